@@ -1,0 +1,91 @@
+"""What a trial ended as. Each kind is told to the study in its own way (`search.study`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from autotune.spec.measurement import Measurement
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """Every rung was run and is valid. `measurement` is that of the last reference rung."""
+
+    measurement: Measurement
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Infeasible:
+    """The engine can't run with these flags. `shortfall`: missing GiB / device GiB in [0, 1]; 0 when unknown."""
+
+    cause: str
+    evidence: str
+    shortfall: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dominated:
+    """Stopped: even an optimistic reading of it is no better than trials `by` in any objective."""
+
+    by: tuple[int, ...]
+    measurement: Measurement
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Invalid:
+    """The engine ran but the measurement can't be used. No evidence about the configuration."""
+
+    reasons: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Broken:
+    """The harness or the machine failed. No evidence about the configuration."""
+
+    error: str
+    cause: str = "harness"
+
+
+Verdict = Measured | Infeasible | Dominated | Invalid | Broken
+
+
+def verdict_name(verdict: Verdict) -> str:
+    """As `trials.parquet` has it: measured, infeasible, dominated, invalid, broken."""
+    return type(verdict).__name__.lower()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineFailure:
+    """Why an engine didn't start or died, read from its log.
+
+    `cause` is one of the classes in docs/failures.md (`capacity.kv_too_small`, `infra.gpu_busy`, ...). Causes that
+    begin with `infra.` say nothing about the configuration and are retried.
+    """
+
+    stage: str
+    cause: str
+    evidence: str
+    exit_code: int | None = None
+    shortfall: float = 0.0
+    facts: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def blames_configuration(self) -> bool:
+        return not self.cause.startswith(("infra.", "env."))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Books:
+    """Where a trial's wall seconds went; times the trial's GPUs they are its GPU-seconds."""
+
+    start_s: float = 0.0
+    warm_up_s: float = 0.0
+    load_s: float = 0.0
+    stop_s: float = 0.0
+    dead_s: float = 0.0
+    """Spent on an engine that never served (a failed start, a wait for a busy GPU)."""
+
+    @property
+    def total_s(self) -> float:
+        return self.start_s + self.warm_up_s + self.load_s + self.stop_s + self.dead_s
