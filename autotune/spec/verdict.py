@@ -68,6 +68,8 @@ class EngineFailure:
     evidence: str
     exit_code: int | None = None
     shortfall: float = 0.0
+    after_s: float = 0.0
+    """Seconds from the start of the process to its failure."""
     facts: Mapping[str, float] = field(default_factory=dict)
 
     @property

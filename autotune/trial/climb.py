@@ -1,0 +1,206 @@
+"""The story of one trial: start the engine, warm it up, apply the load rung by rung, measure, stop."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from autotune.load.statistics import measure
+from autotune.load.validity import unusable
+from autotune.spec.config import EngineConfig
+from autotune.spec.endpoint import Endpoint
+from autotune.spec.measurement import EngineSample, Measurement, RequestRecord, StartFacts
+from autotune.spec.objective import Slo
+from autotune.spec.verdict import Books, Broken, EngineFailure, Infeasible, Invalid, Measured, Verdict
+from autotune.spec.workload import ClosedLoop, Rung, Workload
+from autotune.trial.seams import Launcher, Loader
+
+log = logging.getLogger(__name__)
+
+Stage = Literal["starting", "warm-up", "load", "stopping"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """Where a trial is, and what its rung showed so far; about one a second, so that a trial can be stopped early."""
+
+    stage: Stage
+    detail: str = ""
+    measurement: Measurement | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RungRequests:
+    rung: str
+    records: tuple[RequestRecord, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What a trial leaves behind. `verdict` None: it was cut short by its caller, who knows why."""
+
+    verdict: Verdict | None
+    books: Books
+    measurements: tuple[Measurement, ...] = ()
+    requests: tuple[RungRequests, ...] = ()
+    facts: StartFacts = StartFacts()
+    argv: tuple[str, ...] = ()
+    devices: tuple[str, ...] = ()
+
+
+def climb(
+    config: EngineConfig,
+    workload: Workload,
+    *,
+    name: str,
+    slos: Sequence[Slo],
+    seed: int,
+    devices: Sequence[str],
+    launcher: Launcher,
+    loader: Loader,
+    clock: Callable[[], float],
+    cancelled: Callable[[], bool],
+) -> Generator[Snapshot, None, Outcome]:
+    """Yields a snapshot about once a second and returns the outcome.
+
+    `cancelled` is asked between snapshots; once it says True, the load is cancelled, the engine stopped, and the outcome
+    carries what was seen up to then with verdict None. `name` names the engine's log folder. `clock` counts seconds.
+    """
+    climber = _Climber(config=config, workload=workload, slos=tuple(slos), seed=seed, loader=loader)
+    began = clock()
+    yield Snapshot(stage="starting")
+    with launcher(config, devices, name=name, cancelled=cancelled) as started:
+        match started:
+            case EngineFailure():
+                climber.verdict = None if cancelled() else failed(started)
+                climber.books = replace(climber.books, dead_s=max(clock() - began, started.after_s))
+            case Endpoint():
+                climber.books = replace(climber.books, start_s=started.start_s)
+                yield from climber.apply_load(started, cancelled)
+                yield Snapshot(stage="stopping")
+                stopping = clock()
+    if isinstance(started, Endpoint):
+        climber.books = replace(climber.books, stop_s=clock() - stopping)
+    return Outcome(
+        verdict=climber.verdict,
+        books=climber.books,
+        measurements=tuple(climber.measurements),
+        requests=tuple(climber.requests),
+        facts=started.facts if isinstance(started, Endpoint) else StartFacts(),
+        argv=started.argv if isinstance(started, Endpoint) else tuple(config.argv()),
+        devices=tuple(devices),
+    )
+
+
+def failed(failure: EngineFailure) -> Verdict:
+    """An engine that failed by its flags is infeasible; one that failed by its surroundings teaches nothing."""
+    evidence = f"{failure.stage}: {failure.evidence}" if failure.evidence else failure.stage
+    if failure.blames_configuration:
+        return Infeasible(cause=failure.cause, evidence=evidence, shortfall=failure.shortfall)
+    return Broken(error=evidence, cause=failure.cause)
+
+
+class _Climber:
+    """The part of a trial that has an engine: it collects as it goes, so that nothing is lost when it is cut short."""
+
+    def __init__(
+        self, *, config: EngineConfig, workload: Workload, slos: tuple[Slo, ...], seed: int, loader: Loader
+    ) -> None:
+        self.config, self.workload, self.slos, self.seed, self.loader = config, workload, slos, seed, loader
+        self.verdict: Verdict | None = None
+        self.books = Books()
+        self.measurements: list[Measurement] = []
+        self.requests: list[RungRequests] = []
+
+    def apply_load(self, endpoint: Endpoint, cancelled: Callable[[], bool]) -> Generator[Snapshot, None, None]:
+        warm_up = Rung(
+            name="warm-up",
+            arrivals=ClosedLoop(concurrency=min(8, max(1, self.workload.warm_up_requests))),
+            requests=self.workload.warm_up_requests,
+        )
+        if warm_up.requests and not (yield from self._rung(endpoint, warm_up, cancelled, stage="warm-up")):
+            return
+        reasons: list[str] = []
+        for rung in self.workload.rungs:
+            if not (yield from self._rung(endpoint, rung, cancelled, stage="load")):
+                return
+            reasons += [f"{rung.name}: {reason}" for reason in unusable(rung, self.requests[-1].records)]
+        if reasons:
+            self.verdict = Invalid(reasons=tuple(reasons))
+            return
+        reference = self.workload.reference_rungs[-1]
+        self.verdict = Measured(measurement=next(m for m in self.measurements if m.rung == reference))
+
+    def _rung(
+        self, endpoint: Endpoint, rung: Rung, cancelled: Callable[[], bool], *, stage: Literal["warm-up", "load"]
+    ) -> Generator[Snapshot, None, bool]:
+        """Runs one rung; False when the trial ends here (cut short, or the engine died: then the verdict is set)."""
+        records: list[RequestRecord] = []
+        samples: list[EngineSample] = []
+        elapsed_s, sending_until_s = 0.0, None
+        finished = False
+        blocks = self.loader(endpoint, self.workload, rung, seed=self.seed)
+        try:
+            for block in blocks:
+                records.extend(block.records)
+                elapsed_s = block.elapsed_s
+                if not block.sending and sending_until_s is None:
+                    sending_until_s = elapsed_s
+                if sample := endpoint.scrape():
+                    samples.append(replace(sample, at_s=elapsed_s))
+                if failure := endpoint.failure():
+                    self.verdict = failed(failure)
+                    return False
+                seen = None
+                if stage == "load":
+                    seen = self._measure(rung, records, samples, elapsed_s, sending_until_s, complete=False)
+                yield Snapshot(stage=stage, detail=rung.name, measurement=seen)
+                if cancelled():
+                    return False
+            finished = True
+        finally:
+            close = getattr(blocks, "close", None)
+            if close is not None:
+                close()
+            self._book(stage, elapsed_s)
+            if stage == "load":
+                self.requests.append(RungRequests(rung=rung.name, records=tuple(records)))
+                self.measurements.append(
+                    self._measure(rung, records, samples, elapsed_s, sending_until_s, complete=finished)
+                )
+        if failure := endpoint.failure():
+            self.verdict = failed(failure)
+            return False
+        if stage == "warm-up" and records and all(record.error for record in records):
+            self.verdict = Invalid(reasons=(f"warm-up: every request failed: {records[0].error}",))
+            return False
+        return True
+
+    def _measure(
+        self,
+        rung: Rung,
+        records: Sequence[RequestRecord],
+        samples: Sequence[EngineSample],
+        elapsed_s: float,
+        sending_until_s: float | None,
+        *,
+        complete: bool,
+    ) -> Measurement:
+        return measure(
+            rung,
+            records,
+            elapsed_s=elapsed_s,
+            sending_until_s=sending_until_s,
+            gpus=self.config.gpus,
+            slos=self.slos,
+            samples=samples,
+            complete=complete,
+        )
+
+    def _book(self, stage: Literal["warm-up", "load"], seconds: float) -> None:
+        if stage == "load":
+            self.books = replace(self.books, load_s=self.books.load_s + seconds)
+        else:
+            self.books = replace(self.books, warm_up_s=self.books.warm_up_s + seconds)
