@@ -23,6 +23,9 @@ class RequestRecord:
     error: str | None = None
     token_gaps_us: bytes = b""
     n: int = 1
+    asked_prompt_tokens: int | None = None
+    asked_output_tokens: int | None = None
+    """What the client asked for; output tokens of all `n` sequences together, as the server counts them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +37,8 @@ class LoadBlock:
     in_flight: int = 0
     sending: bool = True
     """False once the rung has sent its last request and only drains."""
+    streamed_tokens: int | None = None
+    """Output tokens that have arrived since the rung began, those of requests still in flight included."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

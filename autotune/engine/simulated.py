@@ -1,0 +1,164 @@
+"""An engine that isn't there: memory and start time by formula, so that Ray and the search are tested in seconds.
+
+It decides from the flags alone whether an engine would start, and what its start log would say. What such an engine
+does under load is `autotune.load.simulated`'s affair.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+
+from autotune.spec.config import EngineConfig, FlagValue
+from autotune.spec.endpoint import Endpoint
+from autotune.spec.measurement import EngineSample, StartFacts
+from autotune.spec.verdict import EngineFailure
+
+_CANCEL_POLL_S = 0.2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulatedLauncher:
+    """Starts engines of one model on one kind of GPU. GiB are per GPU; `weights_gib` is the whole model's.
+
+    `time_scale`: real seconds per simulated second; 0 never sleeps. Times it reports are always the simulated ones.
+    The defaults resemble a 7B model in bfloat16 on an 80 GiB GPU.
+    """
+
+    time_scale: float = 0.0
+    gpu_gib: float = 80.0
+    weights_gib: float = 14.3
+    overhead_gib: float = 1.2
+    activation_gib_per_1k_tokens: float = 0.35
+    sampler_gib_per_1k_seqs: float = 2.4
+    graphs_gib: float = 0.6
+    kv_mib_per_token: float = 0.0546875
+    default_max_model_len: int = 4096
+    import_s: float = 18.0
+    load_s_per_gib: float = 0.2
+    compile_s: float = 20.0
+    graphs_s: float = 5.0
+
+    def __call__(
+        self, config: EngineConfig, devices: Sequence[str], *, name: str, cancelled: Callable[[], bool]
+    ) -> AbstractContextManager[Endpoint | EngineFailure]:
+        return self._launch(config, tuple(devices), name, cancelled)
+
+    @contextmanager
+    def _launch(
+        self, config: EngineConfig, devices: tuple[str, ...], name: str, cancelled: Callable[[], bool]
+    ) -> Iterator[Endpoint | EngineFailure]:
+        outcome = self.outcome(config)
+        start_s = self.import_s + (self.start_s(config) if isinstance(outcome, StartFacts) else 0.0)
+        if not _wait(start_s * self.time_scale, cancelled):
+            yield EngineFailure(stage="start", cause="infra.cancelled", evidence="the start was given up")
+            return
+        if isinstance(outcome, EngineFailure):
+            yield outcome
+            return
+        yield Endpoint(
+            url=f"simulated://{name}",
+            api_key="",
+            served_model=config.model,
+            config=config,
+            devices=devices,
+            argv=("simulated", config.model, *config.argv()),
+            start_s=self.import_s + self.start_s(config),
+            facts=outcome,
+            scrape=_scrape,
+            failure=_failure,
+        )
+
+    def outcome(self, config: EngineConfig) -> StartFacts | EngineFailure:
+        """What the start log would say. The same flags always end the same way."""
+        flags = config.flags
+        ranks = config.gpus
+        quantized = flags.get("quantization") not in (None, "none")
+        weights = self.weights_gib / ranks * (0.55 if quantized else 1.0)
+        batched = _number(flags, "max-num-batched-tokens", 2048)
+        seqs = _number(flags, "max-num-seqs", 128)
+        if batched < seqs:
+            return EngineFailure(
+                stage="config",
+                cause="config.invalid",
+                evidence=f"max_num_batched_tokens ({batched:g}) must be at least max_num_seqs ({seqs:g})",
+                exit_code=1,
+            )
+        graphs = 0.0 if flags.get("enforce-eager") is True else self.graphs_gib
+        peak = (
+            self.overhead_gib
+            + self.activation_gib_per_1k_tokens * batched / 1024 / ranks**0.5
+            + self.sampler_gib_per_1k_seqs * seqs / 1024
+        )
+        budget = self.gpu_gib * _number(flags, "gpu-memory-utilization", 0.9)
+        need = weights + peak + graphs
+        if weights + peak > self.gpu_gib or need > budget:
+            missing = need - budget
+            return EngineFailure(
+                stage="profiling",
+                cause="oom.profiling",
+                evidence=f"needs {need:.2f} GiB per GPU, {budget:.2f} GiB are allowed",
+                exit_code=1,
+                shortfall=min(1.0, max(0.0, missing / self.gpu_gib)),
+                facts={"missing_gib": missing},
+            )
+        kv_gib = budget - need
+        fp8 = str(flags.get("kv-cache-dtype") or "auto").startswith("fp8")
+        per_token_mib = self.kv_mib_per_token / ranks * (0.5 if fp8 else 1.0)
+        kv_tokens = int(kv_gib * 1024 / per_token_mib)
+        max_len = _number(flags, "max-model-len", self.default_max_model_len)
+        if kv_tokens < max_len:
+            missing = (max_len - kv_tokens) * per_token_mib / 1024
+            return EngineFailure(
+                stage="kv_cache",
+                cause="capacity.kv_too_small",
+                evidence=f"one request of {max_len:g} tokens needs more than the KV cache's {kv_tokens} tokens",
+                exit_code=1,
+                shortfall=min(1.0, missing / self.gpu_gib),
+                facts={"kv_cache_tokens": float(kv_tokens), "missing_gib": missing},
+            )
+        return StartFacts(
+            weights_gib=weights,
+            kv_cache_gib=kv_gib,
+            kv_cache_tokens=kv_tokens,
+            max_concurrency=kv_tokens / max_len,
+            compile_s=0.0 if flags.get("enforce-eager") is True else self.compile_s,
+            graphs_s=0.0 if flags.get("enforce-eager") is True else self.graphs_s,
+            graphs_gib=graphs,
+            engine_init_s=self.start_s(config),
+            vllm_version="simulated",
+        )
+
+    def start_s(self, config: EngineConfig) -> float:
+        """Simulated seconds from the imports to the first healthy answer."""
+        eager = config.flags.get("enforce-eager") is True
+        load_s = self.load_s_per_gib * self.weights_gib / config.gpus
+        return load_s + (0.0 if eager else self.compile_s + self.graphs_s) + 2.0 * (config.gpus - 1)
+
+
+def _number(flags: Mapping[str, FlagValue], name: str, default: float) -> float:
+    """A flag as a number; `default` where it isn't given, is "auto" or the like."""
+    value = flags.get(name)
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else default
+
+
+def _wait(seconds: float, cancelled: Callable[[], bool]) -> bool:
+    """Sleeps, asking `cancelled` on the way; False when it was."""
+    end = time.monotonic() + seconds
+    while not cancelled():
+        left = end - time.monotonic()
+        if left <= 0:
+            return True
+        time.sleep(min(left, _CANCEL_POLL_S))
+    return False
+
+
+def _scrape() -> EngineSample:
+    """An engine that answers and exports nothing."""
+    return EngineSample(at_s=time.monotonic())
+
+
+def _failure() -> EngineFailure | None:
+    return None
