@@ -10,7 +10,7 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchOptions:
-    """`vllm_python` None = the interpreter vtune runs in. `address` joins a running Ray cluster instead of starting one.
+    """`vllm_python` None = the interpreter vtune runs in. `address` joins a running Ray cluster, None starts one.
 
     `concurrency` caps trials at once (None = as many as the GPUs allow; CPU engines one at a time). `simulate` replaces
     the engine and its load by the simulated pair: for dry runs and search experiments, never for a claim;

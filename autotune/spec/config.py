@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 FlagValue = bool | int | float | str | None
 """A flag's value as YAML and JSON have it. None means "not given": vLLM's own default applies."""
 
+PARALLEL_FLAGS = ("tensor-parallel-size", "pipeline-parallel-size", "data-parallel-size")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
@@ -26,7 +28,7 @@ class EngineConfig:
     def gpus(self) -> int:
         """Devices that one engine needs: tensor x pipeline x data parallel ranks."""
         ranks = 1
-        for name in ("tensor-parallel-size", "pipeline-parallel-size", "data-parallel-size"):
+        for name in PARALLEL_FLAGS:
             value = self.flags.get(name)
             ranks *= int(value) if value is not None else 1
         return ranks

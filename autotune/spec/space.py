@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, assert_never
 
-from autotune.spec.config import EngineConfig, FlagValue
+from autotune.spec.config import PARALLEL_FLAGS, EngineConfig, FlagValue
 from autotune.spec.rules import Rule
 
 
@@ -126,6 +126,22 @@ class SearchSpace:
     def default(self) -> EngineConfig:
         """vLLM's own defaults plus what the space fixes: trial 0."""
         return EngineConfig(model=self.model, flags=dict(self.fixed), env=dict(self.fixed_env))
+
+    def largest_engine(self) -> int:
+        """Devices that the largest candidate needs, were every domain at its largest."""
+        ranks = 1
+        for name in PARALLEL_FLAGS:
+            values = [self.fixed.get(name)]
+            for dimension in self.dimensions:
+                match dimension.domain:
+                    case Bundles(options=options):
+                        values += [flags.get(name) for flags in options.values()]
+                    case Choice(values=choices) if dimension.name == name:
+                        values += choices
+                    case IntRange(high=high) if dimension.name == name:
+                        values.append(high)
+            ranks *= max(int(value) for value in values if value is not None) if any(values) else 1
+        return ranks
 
     def broken_rule(self, config: EngineConfig, defaults: Mapping[str, FlagValue]) -> Rule | None:
         """The first rule that `config` breaks. `defaults` stand in for flags it doesn't give; a rule that reads a

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from autotune.load.statistics import measure
@@ -45,7 +45,7 @@ class Outcome:
     books: Books
     measurements: tuple[Measurement, ...] = ()
     requests: tuple[RungRequests, ...] = ()
-    facts: StartFacts = StartFacts()
+    facts: StartFacts = field(default_factory=StartFacts)
     argv: tuple[str, ...] = ()
     devices: tuple[str, ...] = ()
 
@@ -65,8 +65,8 @@ def climb(
 ) -> Generator[Snapshot, None, Outcome]:
     """Yields a snapshot about once a second and returns the outcome.
 
-    `cancelled` is asked between snapshots; once it says True, the load is cancelled, the engine stopped, and the outcome
-    carries what was seen up to then with verdict None. `name` names the engine's log folder. `clock` counts seconds.
+    `cancelled` is asked between snapshots; once it says True, the load is cancelled, the engine stopped, and the
+    outcome carries what was seen up to then with verdict None. `name` names the engine's log folder. `clock` counts seconds.
     """
     climber = _Climber(config=config, workload=workload, slos=tuple(slos), seed=seed, loader=loader)
     began = clock()

@@ -1,0 +1,91 @@
+"""Which launcher and loader a trial gets: the real vLLM with HTTP load, or the simulated pair."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from autotune.engine.environment import software_versions
+from autotune.engine.fork_server import ForkServer
+from autotune.engine.model_files import resolve_model
+from autotune.engine.simulated import SimulatedLauncher
+from autotune.engine.vllm import VllmLauncher
+from autotune.load.http import HttpLoader
+from autotune.load.simulated import SimulatedLoader
+from autotune.run.options import SearchOptions
+from autotune.spec.config import EngineConfig
+from autotune.trial.seams import Launcher, Loader
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineKit:
+    """How engines are made on any node; small and picklable, it travels to every actor."""
+
+    options: SearchOptions
+    known_flags: frozenset[str] = frozenset()
+    vocabulary: int | None = None
+
+    def devices(self, gpu_ids: Sequence[str]) -> tuple[str, ...]:
+        """What Ray gave this actor. A CPU engine's device is the machine itself."""
+        return tuple(gpu_ids) if gpu_ids else ("cpu",)
+
+    def open(self, logs: Path) -> Engines:
+        if self.options.simulate:
+            scale = self.options.time_scale
+            return Engines(
+                launcher=SimulatedLauncher(time_scale=scale),
+                loader=SimulatedLoader(time_scale=scale),
+                clock=lambda: 0.0,  # simulated seconds come with the endpoint and the blocks
+                versions={"vllm": "simulated"},
+                python=Path(sys.executable),
+                resolves=False,
+            )
+        python = self.options.vllm_python or Path(sys.executable)
+        server = ForkServer(python) if self.options.platform == "cpu" else None
+        launcher = VllmLauncher(
+            vllm_python=python,
+            logs=logs,
+            platform=self.options.platform,
+            fork_server=server,
+            known_flags=self.known_flags or None,
+        )
+        return Engines(
+            launcher=launcher,
+            loader=HttpLoader(),
+            clock=time.monotonic,
+            versions=dict(software_versions(python)),
+            python=python,
+            on_close=server.close if server else None,
+        )
+
+
+@dataclass(slots=True, kw_only=True)
+class Engines:
+    """Opened on a node; keeps what outlives a trial (the fork server)."""
+
+    launcher: Launcher
+    loader: Loader
+    clock: Callable[[], float]
+    versions: dict[str, str]
+    python: Path
+    resolves: bool = True
+    on_close: Callable[[], None] | None = None
+    _models: dict[str, str] = field(default_factory=dict)
+
+    def resolve(self, config: EngineConfig) -> EngineConfig:
+        """Model names that vtune itself knows (`builtin:tiny`) become a folder on this node."""
+        if not self.resolves:
+            return config
+        if config.model not in self._models:
+            self._models[config.model] = resolve_model(config.model, self.python)
+        return replace(config, model=self._models[config.model])
+
+    def close(self) -> None:
+        if self.on_close is not None:
+            self.on_close()

@@ -1,0 +1,236 @@
+"""A whole search: Ray Tune runs the trials, the study suggests them, the history keeps them."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+os.environ.setdefault("RAY_AIR_NEW_OUTPUT", "0")  # Tune's own tables; vtune has its view
+os.environ.setdefault("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")  # no CSV/JSON/TensorBoard copies of results
+os.environ.setdefault("TUNE_DISABLE_SIGINT_HANDLER", "1")  # Ctrl-C is handled here
+os.environ.setdefault("TUNE_GLOBAL_CHECKPOINT_S", "3600")  # the history is the record
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+
+import ray
+from ray import tune
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from autotune.errors import NoValidTrial
+from autotune.history.reading import read_trials
+from autotune.history.rundir import RunDir
+from autotune.history.tables import append_environment
+from autotune.run.actor import TrialActor, TrialContext
+from autotune.run.cluster import Cluster, cluster
+from autotune.run.engines import EngineKit
+from autotune.run.ledger import Ledger
+from autotune.run.options import SearchOptions
+from autotune.run.packing import Packing
+from autotune.run.progress import Progress, RunState
+from autotune.run.recorder import Delivered, Recorder
+from autotune.run.scheduler import DominanceScheduler
+from autotune.run.searcher import VtuneSearcher
+from autotune.search.study import Study, Suggestion
+from autotune.spec.catalogue import Catalogue
+from autotune.spec.problem import Problem
+from autotune.spec.verdict import Broken, Invalid, Measured
+
+log = logging.getLogger(__name__)
+
+Watch = Callable[[Progress], None]
+
+BETWEEN_RUN_CV = 0.05
+"""Between-run variation that pruning allows for until the search has repeated its baseline: CPU engines and shared
+GPUs vary by this much from one start to the next (docs/measurement.md)."""
+TICK_S = 0.5
+
+
+def run_search(
+    problem: Problem, options: SearchOptions, *, run: RunDir, catalogue: Catalogue, watch: Watch
+) -> RunState:
+    """Runs the search, or goes on with it where `run` already has trials, until its budget is used up.
+
+    Raises EnvironmentProblem before anything is launched, NoValidTrial when it ended without one measurement,
+    KeyboardInterrupt on the second Ctrl-C (the first ends the running trials and returns "interrupted").
+    """
+    with run.lock():
+        earlier = read_trials(run)
+        header = run.header()
+        run.update(state="running", finished_at=None, message="")
+        with cluster(options, largest_engine=problem.space.largest_engine()) as machines:
+            ledger = Ledger(
+                problem=problem,
+                devices=sum(machines.nodes.values()),
+                records=earlier,
+                spent_before_s=header.elapsed_s,
+            )
+            try:
+                with interruptible(ledger, watch):
+                    _tune(problem, options, run=run, catalogue=catalogue, watch=watch, machines=machines, ledger=ledger)
+            finally:
+                state: RunState = "interrupted" if ledger.interrupted else "done"
+                run.update(
+                    state=state, finished_at=time.time(), message=ledger.halted, elapsed_s=round(ledger.elapsed_s, 3)
+                )
+    if state == "done" and not any(isinstance(record.verdict, Measured) for record in ledger.records):
+        run.update(state="failed")
+        why = ledger.halted or "no trial gave a valid measurement"
+        raise NoValidTrial(f"{why}. `vtune report {run.path}` lists the causes; logs are in {run.path / 'logs'}")
+    return state
+
+
+def _tune(
+    problem: Problem,
+    options: SearchOptions,
+    *,
+    run: RunDir,
+    catalogue: Catalogue,
+    watch: Watch,
+    machines: Cluster,
+    ledger: Ledger,
+) -> None:
+    study = Study.open(run.journal, problem, sampler=options.sampler, defaults=catalogue.defaults())
+    retries = pick_up(study, ledger)
+    here = NodeAffinitySchedulingStrategy(machines.driver_node, soft=False)
+    recorder = ray.remote(num_cpus=0)(Recorder).options(scheduling_strategy=here).remote(run.path)
+    for node, readings in _environments(machines, options).items():
+        append_environment(run, readings, node=node)
+
+    def take(trial: int, attempt: int) -> Delivered | None:
+        found: Delivered | None = ray.get(recorder.take.remote(trial, attempt))
+        run.update(elapsed_s=round(ledger.elapsed_s, 3))
+        return found
+
+    context = TrialContext(
+        workload=problem.workload,
+        slos=problem.slos,
+        kit=EngineKit(options=options, known_flags=frozenset(catalogue.flags)),
+        recorder=recorder,
+    )
+    searcher = VtuneSearcher(
+        study=study,
+        run=run,
+        ledger=ledger,
+        packing=Packing(nodes=machines.nodes, concurrency=concurrency(options, machines)),
+        take=take,
+        watch=watch,
+        max_attempts=options.max_attempts,
+        retries=retries,
+    )
+    trainable = tune.with_resources(
+        tune.with_parameters(TrialActor, context=context),
+        lambda config: machines.resources(config["task"].config.gpus),
+    )
+    with tempfile.TemporaryDirectory(prefix="vtune-tune-") as scratch, quiet_tune():
+        tune.Tuner(
+            trainable,
+            tune_config=tune.TuneConfig(
+                search_alg=searcher,
+                scheduler=DominanceScheduler(ledger, between_run_cv=BETWEEN_RUN_CV),
+                num_samples=-1,
+                reuse_actors=True,
+                trial_name_creator=_trial_name,
+                trial_dirname_creator=_trial_name,
+            ),
+            run_config=tune.RunConfig(
+                name=run.path.name, storage_path=scratch, verbose=0, callbacks=[Ticker(ledger, watch)]
+            ),
+        ).fit()
+
+
+def concurrency(options: SearchOptions, machines: Cluster) -> int | None:
+    """CPU engines run one at a time per node unless told otherwise: they would share cores and memory bandwidth."""
+    if options.concurrency is not None:
+        return options.concurrency
+    return None if machines.on_gpus else len(machines.nodes)
+
+
+def pick_up(study: Study, ledger: Ledger) -> list[tuple[Suggestion, int]]:
+    """Reconciles the study with the history after a crash; returns the trials to run again, with their attempt.
+
+    What is on disk but wasn't told is told now; what was asked but never ended is run again under its number; what
+    ended is not repeated.
+    """
+    study.abandon_running()
+    last = {record.trial: record for record in ledger.records}
+    retries = []
+    for number in study.untold():
+        record = last.get(number)
+        if record is not None and not isinstance(record.verdict, Broken | Invalid):
+            study.tell(number, record.verdict, record.measurements)
+        else:
+            retries.append((study.retry(number), record.attempt + 1 if record else 1))
+    return retries
+
+
+def _environments(machines: Cluster, options: SearchOptions) -> dict[str, dict[str, object]]:
+    """What each node is made of, read on the node."""
+    from autotune.engine.environment import environment
+
+    read = ray.remote(num_cpus=0)(environment)
+    asked = {
+        node: read.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)).remote(
+            options.vllm_python
+        )
+        for node in machines.nodes
+    }
+    return {node: dict(ray.get(answer)) for node, answer in asked.items()}
+
+
+def _trial_name(trial: Any) -> str:
+    """As Ray's dashboard shows it."""
+    return f"trial-{trial.config['task'].name}"
+
+
+class Ticker(tune.Callback):  # type: ignore[misc]  # ray has no types
+    """Lets the watcher breathe between events."""
+
+    def __init__(self, ledger: Ledger, watch: Watch) -> None:
+        self._ledger, self._watch, self._last = ledger, watch, 0.0
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Ray Tune pickles its state for a restore that vtune doesn't use."""
+        return (tune.Callback, ())
+
+    def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
+        now = time.monotonic()
+        if now - self._last >= TICK_S:
+            self._last = now
+            self._watch(self._ledger.progress())
+
+
+@contextmanager
+def interruptible(ledger: Ledger, watch: Watch) -> Iterator[None]:
+    """The first Ctrl-C (or SIGTERM) ends the running trials and keeps everything; the second raises at once."""
+
+    def stop(number: int, frame: object) -> None:
+        if ledger.interrupted:
+            raise KeyboardInterrupt
+        ledger.interrupted = True
+        watch(ledger.progress("stopping: running trials are ended and kept; once more to stop at once"))
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def quiet_tune() -> Iterator[None]:
+    """Tune warns of missing result files and long callbacks, which are no user's business here."""
+    loggers = [logging.getLogger(name) for name in ("ray.tune", "ray.train", "ray._private")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)

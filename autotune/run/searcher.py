@@ -1,0 +1,187 @@
+"""Between Ray Tune, which runs trials, and the study, which suggests them.
+
+Ray's own OptunaSearch isn't used: with several objectives it drops intermediate results, tells an out-of-memory as FAIL
+(which TPE never reads) and leaves a trial without metrics RUNNING for ever (docs/design.md, 1).
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from ray.tune.search import Searcher
+
+from autotune.history.record import TrialRecord
+from autotune.history.rundir import RunDir
+from autotune.history.tables import append_rungs, append_trial
+from autotune.run.ledger import Ledger, LiveTrial
+from autotune.run.packing import Packing
+from autotune.run.progress import Progress
+from autotune.run.recorder import Delivered
+from autotune.run.task import TrialTask
+from autotune.search.study import SpaceExhausted, Study, Suggestion
+from autotune.spec.measurement import Measurement
+from autotune.spec.verdict import Books, Broken, Dominated, Invalid, Verdict, verdict_name
+from autotune.trial.climb import Outcome
+
+log = logging.getLogger(__name__)
+
+SAME_FAILURE_LIMIT = 6
+"""Identical failures in a row that stop a search: it isn't learning, and someone should look."""
+
+
+class VtuneSearcher(Searcher):  # type: ignore[misc]  # ray has no types
+    """`take(trial, attempt)` fetches a finished trial's outcome from the recorder."""
+
+    def __init__(
+        self,
+        *,
+        study: Study,
+        run: RunDir,
+        ledger: Ledger,
+        packing: Packing,
+        take: Callable[[int, int], Delivered | None],
+        watch: Callable[[Progress], None],
+        max_attempts: int,
+        retries: list[tuple[Suggestion, int]],
+    ) -> None:
+        super().__init__(metric=None, mode=None)
+        self._study, self._run, self._ledger, self._packing = study, run, ledger, packing
+        self._take, self._watch, self._max_attempts = take, watch, max_attempts
+        self._waiting = retries
+        """Suggestions asked for but not started, with their attempt: retries, and one that waits for devices."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Ray Tune pickles its state for a restore that vtune doesn't use (the history is the record)."""
+        return (Searcher, ())
+
+    # ------------------------------------------------------------ Ray asks
+
+    def suggest(self, trial_id: str) -> Any:
+        """A task to start now; None while nothing can start; FINISHED when the budget is used up."""
+        ledger, packing = self._ledger, self._packing
+        for key, live in ledger.live.items():
+            if live.node is not None:
+                packing.place(key, live.node)
+        if ledger.over() or (not self._waiting and ledger.trials_left() == 0):
+            return None if ledger.live else Searcher.FINISHED
+        if not packing.fits(1):
+            return None
+        if not self._waiting:
+            asked = self._study.ask(gpus=packing.wanted(), accept=lambda config: config.gpus <= packing.largest())
+            if isinstance(asked, SpaceExhausted):
+                ledger.exhausted = True
+                return None if ledger.live else Searcher.FINISHED
+            self._waiting.append((asked, 1))
+        suggestion, attempt = self._waiting[0]
+        if not packing.fits(suggestion.config.gpus):
+            return None  # the devices drain for it: nothing smaller slips in
+        self._waiting.pop(0)
+        return self._start(trial_id, suggestion, attempt)
+
+    def _start(self, trial_id: str, suggestion: Suggestion, attempt: int) -> dict[str, Any]:
+        task = TrialTask(
+            trial=suggestion.number,
+            attempt=attempt,
+            config=suggestion.config,
+            seed=self._ledger.problem.seed * 1_000_003 + suggestion.number * 101 + attempt,
+        )
+        self._packing.start(trial_id, task.config.gpus)
+        self._ledger.live[trial_id] = LiveTrial(
+            task=task, role=suggestion.role, point=dict(suggestion.point), since=self._ledger.clock()
+        )
+        self._watch(self._ledger.progress(f"trial {task.trial} starts" + (f" (attempt {attempt})" * (attempt > 1))))
+        return {"task": task}
+
+    # ------------------------------------------------------------ Ray tells
+
+    def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
+        """The scheduler reads results; nothing reaches the study but verdicts."""
+
+    def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
+        live = self._ledger.live.pop(trial_id, None)
+        self._packing.end(trial_id)
+        if live is None:
+            return
+        delivered = self._take(live.task.trial, live.task.attempt)
+        record = self._record(live, delivered)
+        append_rungs(self._run, record)
+        append_trial(self._run, record)  # on disk before the study hears of it
+        self._ledger.records.append(record)
+        self._settle(record)
+
+    def _record(self, live: LiveTrial, delivered: Delivered | None) -> TrialRecord:
+        now = time.time()
+        took_s = self._ledger.clock() - live.since
+        if delivered is None:
+            delivered = Delivered(
+                Outcome(
+                    verdict=Broken(error="the trial's process died without a word", cause="infra.node_lost"),
+                    books=Books(dead_s=took_s),
+                ),
+                node=live.node or "",
+                started_at=now - took_s,
+                ended_at=now,
+                versions={},
+            )
+        outcome = delivered.outcome
+        return TrialRecord(
+            trial=live.task.trial,
+            attempt=live.task.attempt,
+            role=live.role,
+            verdict=outcome.verdict or self._cut_short(live, outcome),
+            config=live.task.config,
+            point=live.point,
+            seed=live.task.seed,
+            workload=self._ledger.problem.workload.name,
+            measurements=outcome.measurements,
+            facts=outcome.facts,
+            books=outcome.books,
+            gpus=live.task.config.gpus,
+            devices=outcome.devices,
+            node=delivered.node,
+            argv=outcome.argv,
+            engine_reused=False,
+            started_at=delivered.started_at,
+            ended_at=delivered.ended_at,
+            versions=delivered.versions,
+        )
+
+    def _cut_short(self, live: LiveTrial, outcome: Outcome) -> Verdict:
+        """Why a trial ended without a verdict of its own: it was stopped, by the scheduler or by the user."""
+        reference = self._ledger.problem.workload.reference_rungs[-1]
+        seen: Measurement | None = next((m for m in outcome.measurements if m.rung == reference), None)
+        if live.dominated is not None and seen is not None:
+            return Dominated(by=live.dominated.by, measurement=replace(seen, complete=False))
+        if self._ledger.interrupted:
+            return Broken(error="interrupted by the user", cause="infra.interrupted")
+        return Broken(error="stopped: its driver was silent", cause="infra.driver_silent")
+
+    def _settle(self, record: TrialRecord) -> None:
+        """Tells the study, or puts the trial up for another attempt: only a verdict on the configuration is told."""
+        verdict, ledger = record.verdict, self._ledger
+        again = isinstance(verdict, Broken | Invalid) and record.attempt < self._max_attempts
+        event = f"trial {record.trial} {verdict_name(verdict)}"
+        if again and not ledger.interrupted:
+            suggestion = Suggestion(
+                number=record.trial, role=record.role, config=record.config, point=dict(record.point)
+            )
+            self._waiting.insert(0, (suggestion, record.attempt + 1))
+            event += ": will be tried again"
+        elif not ledger.interrupted or not isinstance(verdict, Broken):
+            self._study.tell(record.trial, verdict, record.measurements)
+        cause, count = ledger.same_failure_in_a_row()
+        if count >= SAME_FAILURE_LIMIT and cause and not ledger.halted:
+            ledger.halted = f"{count} trials in a row ended with the same failure: {cause}"
+        self._watch(ledger.progress(event, record))
+
+    # ------------------------------------------------------------ what Ray's interface wants
+
+    def save(self, checkpoint_path: str) -> None:
+        """The journal and the history are the record."""
+
+    def restore(self, checkpoint_path: str) -> None:
+        """Resuming starts a fresh Ray Tune run (docs/design.md)."""

@@ -1,0 +1,21 @@
+"""What one trial is to do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from autotune.spec.config import EngineConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialTask:
+    """What one trial is to do; it travels as `{"task": ...}`, Ray Tune's config of the trial."""
+
+    trial: int
+    attempt: int
+    config: EngineConfig
+    seed: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.trial:04d}-{self.attempt}"
