@@ -1,0 +1,69 @@
+"""Text that came from an engine or a user, made fit to be shown: short, no terminal codes, no secrets."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Mapping
+
+from autotune.spec.config import FlagValue
+
+LINE_LIMIT = 240
+"""Characters of an evidence line that are shown; the whole line is in the trial's log."""
+
+# CSI ("ESC[31m"), OSC ("ESC]0;title BEL") and two-character sequences, ECMA-48 section 5.
+_TERMINAL_CODE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-_])|\x9b[0-?]*[ -/]*[@-~]")
+_SECRET_NAME = re.compile(r"(?:^|[_.-])(?:TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?|KEY)(?:$|[_.-])", re.IGNORECASE)
+_SECRET_TEXT = re.compile(
+    r"\b(?:hf|sk|ghp|gho|xoxb)[_-][A-Za-z0-9_-]{8,}"
+    r"|\bAKIA[0-9A-Z]{12,}"
+    r"|(?<=Bearer )\S+"
+    r"|(?<=[a-z0-9]://)[^\s/:@]+:[^\s/@]+(?=@)"
+    r"|(?i:(?<=api_key=)|(?<=api-key=)|(?<=api_key: )|(?<=token=)|(?<=password=)|(?<=secret=))"
+    r"['\"]?[^\s'\",;&]{4,}['\"]?"
+)
+REDACTED = "<redacted>"
+
+
+def one_line(text: str, limit: int = LINE_LIMIT) -> str:
+    """`text` without terminal codes, control and direction-changing characters and secrets, on one line of at most
+    `limit` characters; what was cut is marked by "…".
+
+    Work is bounded by `limit`, not by the length of `text`: engines do print lines of megabytes.
+    """
+    text, whole = text[: limit * 20], len(text) <= limit * 20
+    text = _TERMINAL_CODE.sub("", text)
+    text = "".join(" " if c.isspace() else c for c in text if c.isspace() or not _invisible(c))
+    text = _SECRET_TEXT.sub(REDACTED, " ".join(text.split()))
+    if len(text) > limit or not whole:
+        text = text[: limit - 1].rstrip() + "…"
+    return text
+
+
+def is_secret_name(name: str) -> bool:
+    """Whether a flag or environment variable of this name usually holds a secret (`HF_TOKEN`, `api-key`)."""
+    return _SECRET_NAME.search(name) is not None
+
+
+def shown_value(name: str, value: FlagValue) -> str:
+    """A flag's value as text; a secret's value never."""
+    if is_secret_name(name) and value is not None:
+        return REDACTED
+    match value:
+        case None:
+            return "vLLM's default"
+        case bool():
+            return "true" if value else "false"
+        case _:
+            return one_line(str(value), 120)
+
+
+def shown_flags(flags: Mapping[str, FlagValue]) -> str:
+    """`a=1, b=true`, in the order of the names; "(vLLM's defaults)" when none is given."""
+    given = [f"{one_line(n, 80)}={shown_value(n, v)}" for n, v in sorted(flags.items()) if v is not None]
+    return ", ".join(given) or "(vLLM's defaults)"
+
+
+def _invisible(character: str) -> bool:
+    """Control, format (bidirectional overrides among them), surrogate, private and unassigned characters."""
+    return unicodedata.category(character) in ("Cc", "Cf", "Cs", "Co", "Cn")

@@ -1,0 +1,187 @@
+"""What a search found, computed from its records alone: baseline, front, best, gains, failures and the books.
+
+Pure. Runs of the same configuration are pooled (`Tried`); a gain is held against the run-to-run noise of the
+baseline's repeats, and where there are none it is called unconfirmed rather than real.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+
+from autotune.history.record import TrialRecord
+from autotune.report.evidence import one_line
+from autotune.report.gain import Gain, gains
+from autotune.report.tried import Tried, pooled
+from autotune.search.dominance import front as front_of
+from autotune.spec.objective import Objective, Slo
+from autotune.spec.verdict import Books, Broken, Dominated, Infeasible, Invalid, Measured, verdict_name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailureGroup:
+    """Trials that ended for the same reason. `evidence` is one cleaned line, from the first of them."""
+
+    verdict: str
+    cause: str
+    trials: tuple[int, ...]
+    evidence: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spending:
+    """GPU-seconds, by what they were spent on and by the verdict they bought. Every attempt counts."""
+
+    total_gpu_s: float
+    by_use: Mapping[str, float]
+    by_verdict: Mapping[str, float]
+    engine_starts: int
+    engines_reused: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """`baseline` is what gains are stated against: the default; where it has no valid run the incumbent, else the
+    first configuration that was measured. `best` meets every SLO and is best in the first objective; None when none
+    does, and `closest` is then the configuration that misses by least. `best_by_slo` looks at each limit alone.
+    `verdicts` counts trials by how their last attempt ended.
+    """
+
+    objectives: tuple[Objective, ...]
+    slos: tuple[Slo, ...]
+    records: tuple[TrialRecord, ...]
+    tried: tuple[Tried, ...]
+    verdicts: Mapping[str, int]
+    default: Tried | None
+    default_failure: str | None
+    incumbent: Tried | None
+    baseline: Tried | None
+    front: tuple[Tried, ...]
+    best: Tried | None
+    best_by_slo: tuple[tuple[Slo, Tried | None], ...]
+    closest: Tried | None
+    gains: tuple[Gain, ...]
+    failures: tuple[FailureGroup, ...]
+    spending: Spending
+
+    @property
+    def trials(self) -> int:
+        """Trials, a retried one counted once."""
+        return sum(self.verdicts.values())
+
+    def gains_of(self, tried: Tried) -> tuple[Gain, ...]:
+        """Of any configuration over the baseline; empty when there is no baseline."""
+        return gains(tried, self.baseline, self.objectives) if self.baseline else ()
+
+
+def summarise(records: Iterable[TrialRecord], objectives: Sequence[Objective], slos: Sequence[Slo] = ()) -> Summary:
+    """Needs at least one objective. The order of `records` doesn't matter."""
+    ordered = tuple(sorted(records, key=lambda record: (record.trial, record.attempt)))
+    last = {record.trial: record for record in ordered}
+    tried = pooled(ordered)
+    default = _with_role(tried, "default")
+    incumbent = _with_role(tried, "incumbent")
+    baseline = default or incumbent or (tried[0] if tried else None)
+    meeting = [t for t in tried if t.meets(slos)]
+    best = best_of(meeting, objectives[0])
+    return Summary(
+        objectives=tuple(objectives),
+        slos=tuple(slos),
+        records=ordered,
+        tried=tried,
+        verdicts=Counter(verdict_name(record.verdict) for record in last.values()),
+        default=default,
+        default_failure=None if default else _why_no_default(last.values()),
+        incumbent=incumbent,
+        baseline=baseline,
+        front=_front(tried, objectives),
+        best=best,
+        best_by_slo=tuple((slo, best_of([t for t in tried if t.meets([slo])], objectives[0])) for slo in slos),
+        closest=None if best else _closest(tried, slos),
+        gains=gains(best, baseline, objectives) if best and baseline else (),
+        failures=_failures(last.values()),
+        spending=_spending(ordered),
+    )
+
+
+def best_of(candidates: Sequence[Tried], objective: Objective) -> Tried | None:
+    """Best mean in `objective`; the earlier trial wins a tie. None when none has a value."""
+    valued = [(loss, t.trial, t) for t in candidates if (loss := t.loss(objective)) is not None]
+    return min(valued, key=lambda entry: entry[:2])[2] if valued else None
+
+
+def _with_role(tried: Sequence[Tried], role: str) -> Tried | None:
+    return next((t for t in tried if any(run.role == role for run in t.runs)), None)
+
+
+def _front(tried: Sequence[Tried], objectives: Sequence[Objective]) -> tuple[Tried, ...]:
+    complete: dict[int, tuple[float, ...]] = {}
+    for t in tried:
+        losses = [t.loss(objective) for objective in objectives]
+        if not t.failed_requests and all(loss is not None for loss in losses):
+            complete[t.trial] = tuple(loss for loss in losses if loss is not None)
+    chosen = set(front_of(complete))
+    first = objectives[0]
+    return tuple(sorted((t for t in tried if t.trial in chosen), key=lambda t: (t.loss(first) or 0.0, t.trial)))
+
+
+def _closest(tried: Sequence[Tried], slos: Sequence[Slo]) -> Tried | None:
+    """Least worst violation; configurations that lost requests or miss a value come last."""
+
+    def distance(t: Tried) -> tuple[bool, float, int]:
+        violations = [t.violation(slo) for slo in slos]
+        known = [v for v in violations if v is not None]
+        return (bool(t.failed_requests) or len(known) < len(violations), max(known, default=0.0), t.trial)
+
+    return min(tried, key=distance, default=None)
+
+
+def _why_no_default(last: Iterable[TrialRecord]) -> str | None:
+    record = next((record for record in last if record.role == "default"), None)
+    if record is None:
+        return None
+    cause, evidence = _reason(record)
+    return f"{verdict_name(record.verdict)}: {cause}" + (f" ({evidence})" if evidence else "")
+
+
+def _failures(last: Iterable[TrialRecord]) -> tuple[FailureGroup, ...]:
+    """Most frequent first. A dominated trial is no failure."""
+    grouped: dict[tuple[str, str], list[TrialRecord]] = defaultdict(list)
+    for record in last:
+        if not isinstance(record.verdict, Measured | Dominated):
+            grouped[verdict_name(record.verdict), _reason(record)[0]].append(record)
+    groups = [
+        FailureGroup(
+            verdict=verdict, cause=cause, trials=tuple(r.trial for r in members), evidence=_reason(members[0])[1]
+        )
+        for (verdict, cause), members in grouped.items()
+    ]
+    return tuple(sorted(groups, key=lambda group: (-len(group.trials), group.cause)))
+
+
+def _reason(record: TrialRecord) -> tuple[str, str]:
+    """(cause, evidence), both cleaned."""
+    match record.verdict:
+        case Infeasible(cause=cause, evidence=evidence):
+            return one_line(cause, 80), one_line(evidence)
+        case Broken(cause=cause, error=error):
+            return one_line(cause, 80), one_line(error)
+        case Invalid(reasons=reasons):
+            return one_line(reasons[0], 120) if reasons else "unknown", one_line("; ".join(reasons[1:]))
+        case Measured() | Dominated():
+            return "", ""
+
+
+def _spending(records: Sequence[TrialRecord]) -> Spending:
+    uses = [field.name for field in fields(Books)]
+    by_verdict: Counter[str] = Counter()
+    for record in records:
+        by_verdict[verdict_name(record.verdict)] += record.gpu_s  # type: ignore[assignment]  # a Counter of floats
+    return Spending(
+        total_gpu_s=sum(record.gpu_s for record in records),
+        by_use={use.removesuffix("_s"): sum(r.gpus * getattr(r.books, use) for r in records) for use in uses},
+        by_verdict=dict(by_verdict),
+        engine_starts=sum(not record.engine_reused for record in records),
+        engines_reused=sum(record.engine_reused for record in records),
+    )

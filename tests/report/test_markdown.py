@@ -1,0 +1,129 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from markdown_it import MarkdownIt
+from synthetic_run import TTFT_SLO, measured, record, write_run
+
+from autotune.report.markdown import code_block, escaped, markdown
+from autotune.report.study import read_study
+from autotune.spec.verdict import Infeasible
+
+DEFAULT = measured(0, 1000.0, 50.0, role="default")
+HOSTILE = "<script>alert(1)</script> **bold** | `code` [x](http://evil) \x1b[31m ![i](y) $x$ @team\n# head"
+
+
+@pytest.fixture
+def report(tmp_path: Path) -> str:
+    run = write_run(
+        tmp_path / "run",
+        [
+            DEFAULT,
+            measured(1, 1500.0, 80.0, {"max-num-seqs": 256}),
+            record(2, Infeasible(cause="capacity.kv_too_small", evidence="needs 3 GiB, 2 GiB free"), {"a": 1}),
+        ],
+        slos=(TTFT_SLO,),
+        versions={"vllm": "0.24.0", "driver": "570.1"},
+    )
+    return markdown(read_study(run))
+
+
+def test_the_report_begins_with_the_verdict(report: str) -> None:
+    assert report.splitlines()[2].startswith("**Trial 1: +50.0 % in output_tok_per_s_per_gpu against the default.")
+
+
+@pytest.mark.parametrize(
+    "fact",
+    [
+        "| output_tok_per_s_per_gpu | 1,000 | 1,500 | +50.0 %, unconfirmed |",
+        "| infeasible | capacity.kv_too_small | 1 | 2 | needs 3 GiB, 2 GiB free |",
+        "| ttft_p99_ms &lt;= 100 | 1 | 1,500 |",
+        "| vllm | 0.24.0 |",
+        "| driver | 570.1 |",
+        "vllm serve facebook/opt-125m --max-num-seqs 256",
+        "vtune search --space tiny-cpu",
+        "3 trials: 1 infeasible, 2 measured.",
+    ],
+)
+def test_the_report_says(report: str, fact: str) -> None:
+    assert fact in report
+
+
+def test_every_row_of_a_table_has_as_many_cells_as_its_header(report: str) -> None:
+    width = 0
+    for line in report.splitlines():
+        if not line.startswith("|"):
+            width = 0
+        elif width == 0:
+            width = line.count("|")
+        else:
+            assert line.count("|") == width
+
+
+@pytest.fixture
+def hostile(tmp_path: Path) -> str:
+    flags = {"hf-token": "hf_supersecretvalue", "note": HOSTILE, "long": "y" * 100_000}
+    run = write_run(
+        tmp_path / "run",
+        [
+            DEFAULT,
+            measured(1, 1500.0, 80.0, flags),
+            record(
+                2,
+                Infeasible(cause=HOSTILE, evidence=HOSTILE + "z" * 100_000 + " HF_TOKEN=hf_anothersecret1"),
+                {"a": 1},
+                env={"AWS_SECRET_ACCESS_KEY": "wJalrXUtnFEMI"},
+            ),
+            record(3, Infeasible(cause="key", evidence="login with hf_anothersecret1 failed"), {"a": 2}),
+        ],
+        name=HOSTILE,
+        versions={"vllm": HOSTILE, "api_key": "topsecretvalue"},
+        command=("vtune", "search", "--space", "```\n# x", HOSTILE),
+        message=HOSTILE,
+    )
+    return markdown(read_study(run))
+
+
+def test_hostile_text_becomes_nothing_but_text(hostile: str) -> None:
+    tokens = MarkdownIt("commonmark").enable("table").parse(hostile)
+    inner = {child.type for token in tokens for child in token.children or ()}
+    assert inner == {"text", "strong_open", "strong_close"}  # the verdict is the report's own
+    assert "html_block" not in {token.type for token in tokens}
+    assert [token.tag for token in tokens if token.type == "heading_open"].count("h1") == 1
+
+
+def test_hostile_text_leaves_no_control_character(hostile: str) -> None:
+    assert all(line.isprintable() for line in hostile.splitlines())
+
+
+@pytest.mark.parametrize("secret", ["hf_anothersecret1", "hf_supersecretvalue", "wJalrXUtnFEMI", "topsecretvalue"])
+def test_no_secret_is_in_the_report(hostile: str, secret: str) -> None:
+    assert secret not in hostile
+
+
+def test_a_line_of_100_kb_is_cut(hostile: str) -> None:
+    tables = [line for line in hostile.splitlines() if line.startswith("|")]
+    assert max(map(len, tables)) < 5000
+
+
+@pytest.mark.parametrize("content", ["plain", "```", "a ````` b"])
+def test_a_code_block_is_not_closed_by_its_content(content: str) -> None:
+    first, *_, last = code_block(content)
+    assert first.removesuffix("sh") == last
+    assert last not in content
+
+
+def test_metric_names_are_left_readable() -> None:
+    assert escaped("ttft_p99_ms") == "ttft_p99_ms"
+
+
+def test_a_run_without_a_valid_trial_has_a_report_too(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", [record(0, Infeasible(cause="oom", evidence="e"), role="default")])
+    assert "No valid measurement: none of 1 trial gave one." in markdown(read_study(run))
+
+
+def test_a_run_whose_driver_died_is_called_killed(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", [DEFAULT], state="running")
+    assert read_study(run).state == "killed"
+    assert "This run is killed" in markdown(read_study(run))
