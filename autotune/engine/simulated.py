@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from autotune.spec.config import EngineConfig, FlagValue
 from autotune.spec.endpoint import Endpoint
@@ -56,7 +56,7 @@ class SimulatedLauncher:
             yield EngineFailure(stage="start", cause="infra.cancelled", evidence="the start was given up")
             return
         if isinstance(outcome, EngineFailure):
-            yield outcome
+            yield replace(outcome, after_s=start_s)
             return
         yield Endpoint(
             url=f"simulated://{name}",

@@ -1,0 +1,313 @@
+"""Sends one rung of load to a vLLM server and streams back what it saw. Runs in a process of its own:
+
+    python -m autotune.load.client < job        (one line of JSON, see autotune.load.job; the API key is in it)
+
+It writes a line per block to standard output, about one a second, and lives as long as its standard input stays open:
+when its owner dies, so does it, and the kernel closes its connections, which makes vLLM abort the requests.
+
+The cost per token decides what one core can carry, so a token's event is only counted and timed; nothing in it is
+parsed. Only the last event of an answer is: with `include_usage` it holds the server's own token counts
+(vllm/entrypoints/openai/completion/serving.py, completion_stream_generator).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import os
+import queue
+import sys
+import threading
+import time
+from array import array
+from collections.abc import Callable
+from typing import Any
+
+import aiohttp
+
+from autotune.load.job import END_LINE, LoadJob, block_line
+from autotune.load.traffic import PlannedRequest, plan
+from autotune.spec.measurement import LoadBlock, RequestRecord
+from autotune.spec.workload import ClosedLoop
+
+_BLOCK_S = 1.0
+_PAUSE_AFTER_FAILURE_S = 0.25
+_KEEP_ALIVE_S = 3.0
+"""Less than the 5 s after which vLLM closes an idle connection: a request sent into that would be lost."""
+
+_MAX_GAP_US = 2**32 - 1
+
+
+class _Answer:
+    """One response as it streams in: `count` events that carried tokens, timed in microseconds."""
+
+    __slots__ = ("count", "done", "first_us", "gaps_us", "last_event", "last_us", "tail")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.first_us = self.last_us = 0
+        self.gaps_us = array("I")
+        self.last_event = self.tail = b""
+        self.done = False
+
+    def feed(self, data: bytes, now_us: int) -> int:
+        """Returns how many events with a payload it held."""
+        if self.tail:
+            data = self.tail + data
+        events = data.split(b"\n\n")
+        self.tail = events.pop()
+        fresh = 0
+        for event in events:
+            if event.startswith(b"data: {"):
+                if self.count:
+                    self.gaps_us.append(min(now_us - self.last_us, _MAX_GAP_US))
+                else:
+                    self.first_us = now_us
+                self.last_us = now_us
+                self.last_event = event
+                self.count += 1
+                fresh += 1
+            elif event == b"data: [DONE]":
+                self.done = True
+        return fresh
+
+    def close(self) -> dict[str, Any]:
+        """The last event, parsed; it is taken off the count when it carried no token (usage or an error)."""
+        if not self.last_event:
+            return {}
+        said: dict[str, Any] = json.loads(self.last_event[len(b"data: ") :])
+        if not said.get("choices"):
+            self.count -= 1
+            if self.gaps_us:
+                self.last_us -= self.gaps_us.pop()
+        return said
+
+
+class LoadClient:
+    """`emit` gets each block; it must not block."""
+
+    def __init__(self, job: LoadJob, emit: Callable[[LoadBlock], None]) -> None:
+        self.job, self.emit = job, emit
+        self.planned = plan(job.workload, job.rung, seed=job.seed, vocabulary=job.vocabulary)
+        self.began = 0.0
+        self.sent = self.in_flight = self.streamed = 0
+        self.sending = True
+        self.records: list[RequestRecord] = []
+        self.enough_sent = asyncio.Event()
+        self.bug: BaseException | None = None
+
+    async def run(self) -> None:
+        job = self.job
+        async with aiohttp.ClientSession(
+            base_url=job.url,
+            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEP_ALIVE_S),
+            timeout=aiohttp.ClientTimeout(total=job.request_timeout_s, sock_connect=job.request_timeout_s),
+            headers={"Authorization": f"Bearer {job.api_key}", "Content-Type": "application/json"},
+            cookie_jar=aiohttp.DummyCookieJar(),
+            auto_decompress=False,
+        ) as self.session:
+            self.began = time.perf_counter()
+            blocks = asyncio.create_task(self._emit_blocks())
+            requests: set[asyncio.Task[Any]] = set()
+            if isinstance(job.rung.arrivals, ClosedLoop):
+                for _ in range(job.rung.arrivals.concurrency):
+                    self._watch(asyncio.create_task(self._worker()), requests)
+                await self.enough_sent.wait()
+            else:
+                await self._send_on_schedule(requests)
+            await asyncio.sleep(max(0.0, job.rung.duration_s - self._now_s()))
+            self._cut()
+            self.sending = False
+            self._cut()
+            await self._drain(requests)
+            blocks.cancel()
+        self._cut()
+
+    def _now_s(self) -> float:
+        return time.perf_counter() - self.began
+
+    def _next(self) -> PlannedRequest | None:
+        """None once the rung has sent what it must and lasted as long as it must."""
+        if self.sent >= self.job.rung.requests and self._now_s() >= self.job.rung.duration_s:
+            self.enough_sent.set()
+            return None
+        self.sent += 1
+        if self.sent >= self.job.rung.requests:
+            self.enough_sent.set()
+        return next(self.planned)
+
+    async def _worker(self) -> None:
+        while (planned := self._next()) is not None:
+            if not await self._request(planned, scheduled_s=self._now_s(), body=self._body(planned)):
+                await asyncio.sleep(_PAUSE_AFTER_FAILURE_S)
+
+    async def _send_on_schedule(self, requests: set[asyncio.Task[Any]]) -> None:
+        """Never waits for an answer; a request that is late keeps the time it was due."""
+        rung = self.job.rung
+        for planned in self.planned:
+            due_s = planned.scheduled_s
+            assert due_s is not None
+            if self.sent >= rung.requests and due_s >= rung.duration_s:
+                return
+            body = self._body(planned)
+            await asyncio.sleep(max(0.0, due_s - self._now_s()))
+            self.sent += 1
+            self._watch(asyncio.create_task(self._request(planned, scheduled_s=due_s, body=body)), requests)
+
+    def _watch(self, task: asyncio.Task[Any], tasks: set[asyncio.Task[Any]]) -> None:
+        """Keeps the task alive while it runs; an exception in it is a bug here, and ends the rung."""
+
+        def ended(task: asyncio.Task[Any]) -> None:
+            tasks.discard(task)
+            if not task.cancelled() and task.exception() is not None:
+                self.bug = self.bug or task.exception()
+                self.enough_sent.set()
+
+        tasks.add(task)
+        task.add_done_callback(ended)
+
+    async def _drain(self, requests: set[asyncio.Task[Any]]) -> None:
+        if requests:
+            _, left = await asyncio.wait(requests, timeout=self.job.drain_limit_s)
+            for task in left:
+                task.cancel()
+            await asyncio.gather(*left, return_exceptions=True)
+        if self.bug is not None:
+            raise self.bug
+
+    async def _emit_blocks(self) -> None:
+        while True:
+            await asyncio.sleep(_BLOCK_S)
+            self._cut()
+
+    def _cut(self) -> None:
+        records, self.records = tuple(self.records), []
+        self.emit(
+            LoadBlock(
+                elapsed_s=round(self._now_s(), 6),
+                records=records,
+                in_flight=self.in_flight,
+                sending=self.sending,
+                streamed_tokens=self.streamed,
+            )
+        )
+
+    def _body(self, planned: PlannedRequest) -> bytes:
+        prompt = ",".join(map(str, planned.prompt()))
+        # vLLM refuses n > 1 at temperature 0: greedy sequences would all be the same.
+        temperature = 0 if planned.n == 1 else 1
+        return (
+            f'{{"model":{json.dumps(self.job.model)},"prompt":[{prompt}],"max_tokens":{planned.output_tokens},'
+            f'"n":{planned.n},"temperature":{temperature},"ignore_eos":true,"stream":true,'
+            f'"stream_options":{{"include_usage":true}}}}'
+        ).encode()
+
+    async def _request(self, planned: PlannedRequest, *, scheduled_s: float, body: bytes) -> bool:
+        """Whether it was answered to the end. Adds one record whatever happens."""
+        answer = _Answer()
+        error: str | None = None
+        said: dict[str, Any] = {}
+        done_s: float | None = None
+        self.in_flight += 1
+        sent_s = self._now_s()
+        try:
+            async with self.session.post("/v1/completions", data=body) as response:
+                if response.status == 200:
+                    read, feed, began = response.content.readany, answer.feed, self.began
+                    while data := await read():
+                        now_s = time.perf_counter() - began
+                        self.streamed += feed(data, int(now_s * 1e6))
+                        if answer.done and done_s is None:
+                            done_s = now_s
+                    if not answer.done:
+                        error = "the server closed the stream before its end"
+                else:
+                    error = f"HTTP {response.status}: {_short(await response.text())}"
+        except asyncio.CancelledError:
+            error = f"drain timeout: no end within {self.job.drain_limit_s:g} s after the last request was sent"
+        except TimeoutError:
+            error = f"timeout: no end within {self.job.request_timeout_s:g} s"
+        except (aiohttp.ClientError, OSError) as failure:
+            error = f"{type(failure).__name__}: {_short(str(failure))}"
+        counted = answer.count
+        try:
+            said = answer.close()
+        except ValueError:
+            error = error or "the last event isn't JSON"
+        if error is None and "error" in said:
+            error = _short(json.dumps(said["error"]))
+        usage = said.get("usage") or {}
+        output_tokens = usage.get("completion_tokens")
+        self.streamed += (output_tokens if output_tokens is not None else answer.count) - counted
+        self.in_flight -= 1
+        self.records.append(
+            RequestRecord(
+                scheduled_s=round(scheduled_s, 6),
+                sent_s=round(sent_s, 6),
+                first_token_s=answer.first_us / 1e6 if answer.count else None,
+                done_s=None if error or done_s is None else round(done_s, 6),
+                prompt_tokens=usage.get("prompt_tokens"),
+                output_tokens=output_tokens,
+                cached_tokens=(usage.get("prompt_tokens_details") or {}).get("cached_tokens"),
+                error=error,
+                token_gaps_us=_little_endian(answer.gaps_us),
+                n=planned.n,
+                asked_prompt_tokens=planned.prompt_tokens,
+                asked_output_tokens=planned.n * planned.output_tokens,
+            )
+        )
+        return error is None
+
+
+def _short(text: str) -> str:
+    return " ".join(text.split())[:200]
+
+
+def _little_endian(values: array[int]) -> bytes:
+    assert values.itemsize == 4
+    if sys.byteorder == "big":
+        values.byteswap()
+    return values.tobytes()
+
+
+def _exit_when_closed(stream_fd: int) -> None:
+    """Standard input ends when the owner closes it or dies, however it dies."""
+    while os.read(stream_fd, 4096):
+        pass
+    os._exit(1)
+
+
+def _write_all(lines: queue.SimpleQueue[bytes | None]) -> None:
+    """A slow reader must not hold up the load, so writing has a thread of its own."""
+    while (line := lines.get()) is not None:
+        try:
+            while line:
+                line = line[os.write(1, line) :]
+        except OSError:
+            os._exit(1)
+
+
+def main() -> None:
+    job = LoadJob.from_line(sys.stdin.buffer.readline())
+    threading.Thread(target=_exit_when_closed, args=(0,), daemon=True).start()
+    lines: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+    writer = threading.Thread(target=_write_all, args=(lines,), daemon=True)
+    writer.start()
+    gc.freeze()
+    try:
+        import uvloop as loops
+    except ImportError:  # a little slower, nothing else
+        import asyncio as loops  # type: ignore[no-redef]
+
+    async def rung() -> None:
+        await LoadClient(job, lambda block: lines.put(block_line(block))).run()
+
+    loops.run(rung())
+    lines.put(END_LINE)
+    lines.put(None)
+    writer.join()
+
+
+if __name__ == "__main__":
+    main()
