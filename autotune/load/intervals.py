@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 Interval = tuple[float, float]
 
-BINS = 20
+BINS = 64
 """Stretches of the throughput's window."""
 
 _DRAWS = 200
@@ -49,30 +49,40 @@ def of_percentiles(families: Mapping[str, Floats], *, seed: int = 0) -> dict[str
 
 
 def of_rates(
-    tokens_per_bin: Floats | None, good: NDArray[np.bool_], figures: Mapping[str, float | None], *, seed: int = 0
+    tokens_per_bin: Floats | None,
+    good: NDArray[np.bool_],
+    figures: Mapping[str, float | None],
+    *,
+    block_bins: float,
+    seed: int = 0,
 ) -> dict[str, Interval]:
     """Intervals of the rates in `figures`: all follow the tokens of the window's stretches; goodput its share of good
-    requests too."""
+    requests too.
+
+    `block_bins`: a request's usual stay, in stretches. Requests sent together come back together, so throughput
+    swings with that period; blocks as long as it hold whole swings.
+    """
     if tokens_per_bin is None or len(good) < _FEWEST or tokens_per_bin.sum() <= 0:
         return {}
     random = np.random.default_rng(seed)
-    draws = tokens_per_bin[random.integers(len(tokens_per_bin), size=(_DRAWS, len(tokens_per_bin)))]
+    longest = len(tokens_per_bin) // 4
+    draws = tokens_per_bin[_blocks(len(tokens_per_bin), random, length=min(max(1, round(block_bins)), longest))]
     relative = draws.mean(axis=1) / tokens_per_bin.mean()
+    good_share = good[_blocks(len(good), random)].mean(axis=1) / good.mean() if good.any() else np.ones(_DRAWS)
     found: dict[str, Interval] = {}
     for name, value in figures.items():
         if value is None or ("_per_s" not in name and "goodput" not in name):
             continue
         factor = relative
-        if "goodput" in name and good.any():
-            factor = relative * good[_blocks(len(good), random)].mean(axis=1) / good.mean()
-        low, high = _ends(value * factor)
-        found[name] = (low, high)
+        if "goodput" in name:
+            factor = relative * good_share
+        found[name] = _ends(value * factor)
     return found
 
 
-def _blocks(n: int, random: np.random.Generator) -> NDArray[np.int64]:
+def _blocks(n: int, random: np.random.Generator, *, length: int | None = None) -> NDArray[np.int64]:
     """Indices of `_DRAWS` resamples of n values, block by block, the last block joined to the first."""
-    length = max(1, round(math.sqrt(n)))
+    length = length or max(1, round(math.sqrt(n)))
     starts = random.integers(n, size=(_DRAWS, math.ceil(n / length)))
     indices = (starts[:, :, None] + np.arange(length)) % n
     return indices.reshape(_DRAWS, -1)[:, :n]

@@ -88,6 +88,8 @@ def measure(
         "waiting_max": load.waiting_max,
         "kv_cache_usage_max": load.kv_cache_usage_max,
     }
+    stay_ms = figures["e2e_p50_ms"] or 0.0
+    stay_bins = stay_ms / 1e3 / rates.bins_s * intervals.BINS if rates.bins_s > 0 else 1.0
     ranges = intervals.of_percentiles(
         {
             "ttft": latencies.ttft_ms,
@@ -95,7 +97,7 @@ def measure(
             "tpot": latencies.tpot_ms,
             "e2e": latencies.e2e_ms,
         }
-    ) | intervals.of_rates(rates.tokens_per_bin, good, figures)
+    ) | intervals.of_rates(rates.tokens_per_bin, good, figures, block_bins=stay_bins)
     return Measurement(
         rung=rung.name,
         complete=complete,
@@ -152,13 +154,14 @@ class _Latencies:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Rates:
-    """Of the whole engine. `tokens_per_bin`: output tokens in equal stretches of the window, for the interval."""
+    """Of the whole engine. `tokens_per_bin`: output tokens in equal stretches of `bins_s`, for the intervals."""
 
     output_tok_per_s: float | None = None
     total_tok_per_s: float | None = None
     requests_per_s: float | None = None
     goodput_rps: float | None = None
     tokens_per_bin: Floats | None = None
+    bins_s: float = 0.0
 
 
 def _window_s(rung: Rung, finished: Sequence[RequestRecord], elapsed_s: float, sending_until_s: float | None) -> float:
@@ -199,6 +202,7 @@ def _rates_in_window(finished: Sequence[RequestRecord], good: NDArray[np.bool_],
         requests_per_s=float(share.sum()) / window_s,
         goodput_rps=float(share[good].sum()) / window_s,
         tokens_per_bin=bins.astype(float),
+        bins_s=window_s,
     )
 
 
@@ -219,13 +223,19 @@ def _rates_so_far(
     mean_prompt = sum(record.prompt_tokens or 0 for record in finished) / len(finished)
     streamed = mean_output * (len(finished) + busy / 2) if streamed_tokens is None else float(streamed_tokens)
     requests = streamed / mean_output if mean_output > 0 else float(len(finished))
-    times_s, _, weights = _token_times(finished)
+    # Before this moment every request's tokens are known, unless one stays longer than any has so far.
+    known_until_s = elapsed_s - max((record.done_s or 0.0) - record.sent_s for record in finished)
+    bins: Floats | None = None
+    if known_until_s > 0:
+        times_s, _, weights = _token_times(finished)
+        bins = np.histogram(times_s, bins=intervals.BINS, range=(0.0, known_until_s), weights=weights)[0].astype(float)
     return _Rates(
         output_tok_per_s=streamed / elapsed_s,
         total_tok_per_s=(streamed + requests * mean_prompt) / elapsed_s,
         requests_per_s=requests / elapsed_s,
         goodput_rps=requests * float(good.mean()) / elapsed_s,
-        tokens_per_bin=np.histogram(times_s, bins=intervals.BINS, weights=weights)[0].astype(float),
+        tokens_per_bin=bins,
+        bins_s=known_until_s,
     )
 
 
