@@ -1,0 +1,334 @@
+"""What to try next, and learning from how it went: the only module that knows Optuna.
+
+Numbers are ours, consecutive from 0 (Optuna's own also count the asks that were refused). Every ask is a pure function
+of the seed, its number and what was told before, so a search can be replayed.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, assert_never
+
+import numpy as np
+import optuna
+from optuna.samplers import BaseSampler, NSGAIISampler, PartialFixedSampler, RandomSampler, TPESampler
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend
+from optuna.trial import FrozenTrial, Trial, TrialState
+
+from autotune.errors import UserError
+from autotune.history.record import Role
+from autotune.search.design import REPLACEMENTS, design_size, initial_design, random_points
+from autotune.search.points import choose, effective_key, every_point, locate, size
+from autotune.search.telling import RULE_BROKEN, Told, told
+from autotune.spec.config import EngineConfig, FlagValue
+from autotune.spec.problem import Problem
+from autotune.spec.space import Point
+from autotune.spec.verdict import Verdict, verdict_name
+
+SamplerName = Literal["tpe", "nsga2", "random"]
+Accept = Callable[[EngineConfig], bool]
+
+_STATES = {"complete": TrialState.COMPLETE, "pruned": TrialState.PRUNED, "fail": TrialState.FAIL}
+
+ASKS = 32
+"""Of the sampler, for one suggestion, before a random point is taken."""
+ASKS_FOR_SIZE = 8
+"""Legal suggestions of another GPU count that are turned down for one of the wanted count."""
+ENUMERABLE = 20_000
+"""Spaces up to this many points are listed to find the last untried ones."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Suggestion:
+    """`point` is empty for a default or incumbent that isn't a point of the space. `attempt` counts from 1."""
+
+    number: int
+    role: Role
+    config: EngineConfig
+    point: Point
+    attempt: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpaceExhausted:
+    """No configuration is left that is new, keeps the rules and is accepted."""
+
+    tried: int
+
+
+class Study:
+    """One search. Not thread-safe; one process at a time writes a journal (the run's lock sees to that)."""
+
+    def __init__(
+        self, study: optuna.Study, problem: Problem, *, sampler: SamplerName, defaults: Mapping[str, FlagValue]
+    ) -> None:
+        self._study, self._problem, self._sampler, self._defaults = study, problem, sampler, dict(defaults)
+        self._seed = abs(problem.seed)
+        self._live: dict[int, Trial] = {}
+        self._given: list[tuple[Role, EngineConfig]] = [("default", problem.space.default())]
+        if problem.incumbent is not None:
+            self._given.append(("incumbent", problem.incumbent))
+        given_keys = {self._key(config) for _, config in self._given}
+        self._design = initial_design(
+            problem.space,
+            seed=self._seed,
+            size=design_size(problem.space, problem.budget.trials),
+            refused=lambda point: (
+                self._breaks_rule(self._decode(point)) or self._key(self._decode(point)) in given_keys
+            ),
+            key=lambda point: self._key(self._decode(point)),
+        )
+        self._latest: dict[int, int] = {}
+        self._attempts: dict[int, int] = {}
+        self._taken: set[str] = set()
+        for trial in study.get_trials(deepcopy=False):
+            if "number" in trial.user_attrs:
+                self._remember(trial.user_attrs["number"], trial.number, _config(trial))
+
+    @classmethod
+    def open(
+        cls,
+        journal: Path,
+        problem: Problem,
+        *,
+        sampler: SamplerName = "tpe",
+        defaults: Mapping[str, FlagValue],
+        study_name: str,
+    ) -> Study:
+        """Begins a study, or goes on with the one in `journal`. `defaults` are vLLM's own flag values.
+
+        Raises UserError when the journal can't be read or was written for other objectives.
+        """
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        _mend(journal)
+        directions = [objective.direction for objective in problem.objectives]
+        metrics = [objective.metric for objective in problem.objectives]
+        try:
+            study = optuna.create_study(
+                storage=JournalStorage(JournalFileBackend(str(journal))),
+                study_name=study_name,
+                directions=directions,
+                load_if_exists=True,
+            )
+        except ValueError as error:
+            raise UserError(f"can't be read: {error}", file=journal, remedy="begin a new run") from error
+        if study.metric_names is None:
+            with warnings.catch_warnings(action="ignore", category=optuna.exceptions.ExperimentalWarning):
+                study.set_metric_names(metrics)
+        if [d.name.lower() for d in study.directions] != directions or study.metric_names != metrics:
+            raise UserError(
+                "was written for other objectives",
+                file=journal,
+                value=study.metric_names,
+                remedy="begin a new run",
+            )
+        return cls(study, problem, sampler=sampler, defaults=defaults)
+
+    @property
+    def next_number(self) -> int:
+        """The number that the next `ask` will give."""
+        return len(self._latest)
+
+    @property
+    def running(self) -> list[int]:
+        """Numbers that were suggested and not told since."""
+        trials = self._study.get_trials(deepcopy=False)
+        return sorted(n for n, trial in self._latest.items() if trials[trial].state is TrialState.RUNNING)
+
+    def ask(self, *, gpus: int | None = None, accept: Accept | None = None) -> Suggestion | SpaceExhausted:
+        """The default first, then the incumbent, the initial design, and from then on what the sampler suggests.
+
+        Never breaks a rule of the space, is never refused by `accept` (which may depend on the configuration alone)
+        and never repeats a configuration; default and incumbent are given whatever they are. With `gpus`, sampled
+        suggestions are turned down for one that needs that many devices; after some asks another size may come.
+        """
+        number = self.next_number
+        if number < len(self._given):
+            role, config = self._given[number]
+            return self._fix(number, role, config, locate(self._problem.space, config, self._defaults))
+        index = number - len(self._given)
+        if index < len(self._design):
+            point = self._design[index]
+            if self._fresh(self._decode(point), accept):
+                return self._fix(number, "search", self._decode(point), point)
+        elif (sampled := self._sample(number, gpus, accept)) is not None:
+            return sampled
+        return self._untried(number, gpus, accept)
+
+    def retry(self, number: int) -> Suggestion:
+        """The same configuration under the same number, as the next attempt. An attempt still open is closed."""
+        earlier = self._study.get_trials(deepcopy=False)[self._latest[number]]
+        if earlier.state is TrialState.RUNNING:
+            self._close(self._trial(number), Told(state="fail", why="given up for another attempt"))
+        return self._fix(number, earlier.user_attrs["role"], _config(earlier), earlier.params or None)
+
+    def tell(self, number: int, verdict: Verdict) -> None:
+        """Teaches the sampler (`telling`); write the history first. Raises ValueError for a number told before."""
+        trial = self._trial(number)
+        outcome = told(verdict, self._problem.objectives, self._problem.slos)
+        if (
+            outcome.state == "complete"
+            and self._sampler == "nsga2"
+            and self._problem.space.dimensions
+            and not trial.params
+        ):
+            # Its crossover searches the parameters that all COMPLETE trials share, and this one has none.
+            outcome = Told(state="fail", why="measured, but no point of the space")
+        trial.set_user_attr("verdict", verdict_name(verdict))
+        self._close(trial, outcome)
+        self._live.pop(number, None)
+
+    def abandon_running(self) -> list[int]:
+        """Closes what a killed driver left open and returns its numbers, for `retry`. What the history knows a verdict
+        of should be told before."""
+        numbers = self.running
+        for trial in self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
+            self._close(self._reopen(trial), Told(state="fail", why="abandoned"))
+        self._live.clear()
+        return numbers
+
+    def _sample(self, number: int, gpus: int | None, accept: Accept | None) -> Suggestion | None:
+        other: tuple[Trial, Point] | None = None
+        turned_down = 0
+        for attempt in range(ASKS):
+            trial = self._new_trial(self._new_sampler(number, attempt))
+            point = choose(trial, self._problem.space)
+            config = self._decode(point)
+            if self._breaks_rule(config) or not (accept is None or accept(config)):
+                self._close(trial, RULE_BROKEN)
+            elif self._key(config) in self._taken:
+                self._close(trial, Told(state="fail", why="tried already"))
+            else:
+                if other is not None:
+                    self._close(other[0], Told(state="fail", why=f"needs other than the {gpus} GPUs asked for"))
+                if gpus is None or config.gpus == gpus:
+                    return self._register(trial, number, "search", config, point)
+                other = trial, point
+                turned_down += 1
+                if turned_down == ASKS_FOR_SIZE:
+                    break
+        if other is None:
+            return None
+        return self._register(other[0], number, "search", self._decode(other[1]), other[1])
+
+    def _untried(self, number: int, gpus: int | None, accept: Accept | None) -> Suggestion | SpaceExhausted:
+        """A random point that is legal and new, of the wanted size if possible; of a small space, any that is left."""
+        space = self._problem.space
+        random = random_points(space, seed=self._seed, stream=1 + number)
+        drawn = [next(random) for _ in range(REPLACEMENTS)]
+        fresh = [point for point in drawn if self._fresh(self._decode(point), accept)]
+        if not fresh and size(space) <= ENUMERABLE:
+            fresh = [point for point in every_point(space) if self._fresh(self._decode(point), accept)]
+        if not fresh:
+            return SpaceExhausted(tried=len(self._taken))
+        point = next((point for point in fresh if self._decode(point).gpus == gpus), fresh[0])
+        return self._fix(number, "search", self._decode(point), point)
+
+    def _fix(self, number: int, role: Role, config: EngineConfig, point: Point | None) -> Suggestion:
+        """Suggests `config`. Outside the space it becomes a trial without parameters: a few true ones would split
+        TPE's joint model of all of them (optuna: _SearchSpaceGroup.add_distributions)."""
+        with warnings.catch_warnings(action="ignore", category=optuna.exceptions.ExperimentalWarning):
+            sampler = PartialFixedSampler(dict(point or {}), RandomSampler(seed=self._seed))
+        trial = self._new_trial(sampler)
+        chosen = {} if point is None else choose(trial, self._problem.space)
+        return self._register(trial, number, role, config, chosen)
+
+    def _register(
+        self,
+        trial: Trial,
+        number: int,
+        role: Role,
+        config: EngineConfig,
+        point: Point,
+    ) -> Suggestion:
+        trial.set_user_attr("role", role)
+        content = {"model": config.model, "flags": dict(config.flags), "env": dict(config.env)}
+        trial.set_user_attr("config", json.dumps(content, sort_keys=True))
+        trial.set_user_attr("number", number)
+        self._live[number] = trial
+        self._remember(number, trial.number, config)
+        return Suggestion(number=number, role=role, config=config, point=point, attempt=self._attempts[number])
+
+    def _remember(self, number: int, optuna_number: int, config: EngineConfig) -> None:
+        self._latest[number] = optuna_number
+        self._attempts[number] = self._attempts.get(number, 0) + 1
+        self._taken.add(self._key(config))
+
+    def _new_trial(self, sampler: BaseSampler) -> Trial:
+        self._study.sampler = sampler
+        return self._study.ask()
+
+    def _new_sampler(self, number: int, attempt: int) -> BaseSampler:
+        """A fresh one per ask, so that its random state doesn't depend on how often it was asked before."""
+        seed = int(np.random.SeedSequence([self._seed, number, attempt]).generate_state(1)[0])
+        match self._sampler:
+            case "tpe":
+                with warnings.catch_warnings(action="ignore", category=optuna.exceptions.ExperimentalWarning):
+                    return TPESampler(
+                        seed=seed,
+                        multivariate=True,
+                        group=True,
+                        constant_liar=True,
+                        n_startup_trials=min(len(self._design), 10),
+                    )
+            case "nsga2":
+                return NSGAIISampler(seed=seed, population_size=max(4, len(self._design)))
+            case "random":
+                return RandomSampler(seed=seed)
+            case _:
+                assert_never(self._sampler)
+
+    def _close(self, trial: Trial, outcome: Told) -> None:
+        if outcome.why is not None:
+            trial.set_user_attr("why", outcome.why)
+        for name, value in outcome.constraints.items():
+            trial.set_constraint(name, value)
+        self._study.tell(trial, outcome.values or None, state=_STATES[outcome.state])
+
+    def _trial(self, number: int) -> Trial:
+        if number not in self._live:
+            self._live[number] = self._reopen(self._study.get_trials(deepcopy=False)[self._latest[number]])
+        return self._live[number]
+
+    def _reopen(self, trial: FrozenTrial) -> Trial:
+        if trial.state.is_finished():
+            raise ValueError(f"trial {trial.user_attrs.get('number')} was told already")
+        self._study.sampler = RandomSampler(seed=self._seed)
+        return Trial(self._study, trial._trial_id)
+
+    def _fresh(self, config: EngineConfig, accept: Accept | None) -> bool:
+        new = self._key(config) not in self._taken
+        return new and not self._breaks_rule(config) and (accept is None or accept(config))
+
+    def _decode(self, point: Point) -> EngineConfig:
+        return self._problem.space.decode(point)
+
+    def _breaks_rule(self, config: EngineConfig) -> bool:
+        return self._problem.space.broken_rule(config, self._defaults) is not None
+
+    def _key(self, config: EngineConfig) -> str:
+        return effective_key(config, self._defaults)
+
+
+def _config(trial: FrozenTrial) -> EngineConfig:
+    content = json.loads(trial.user_attrs["config"])
+    return EngineConfig(model=content["model"], flags=content["flags"], env=content["env"])
+
+
+def _mend(journal: Path) -> None:
+    """Takes away what a killed writer can leave: half a line (the next append would join it and make the journal
+    unreadable) and Optuna's lock file (it would be waited for, 30 s)."""
+    if journal.exists():
+        content = journal.read_bytes()
+        if not content.endswith(b"\n") and content:
+            with journal.open("r+b") as file:
+                file.truncate(content.rfind(b"\n") + 1)
+    lock = journal.with_name(journal.name + ".lock")
+    if lock.is_symlink() and time.time() - lock.lstat().st_mtime > 2.0:
+        lock.unlink(missing_ok=True)
