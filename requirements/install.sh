@@ -49,8 +49,9 @@ fi
 
 # --- the environment ----------------------------------------------------------------------------------------------
 engine_stamp=.venv/.engine-$(digest requirements/cpu.lock)
-unfinished=.venv/.installing
-if [ -e "$unfinished" ]; then
+engine_unfinished=.venv/.installing-engine
+tools_unfinished=.venv/.installing-tools
+if [ -e "$engine_unfinished" ]; then
   say "the last install was interrupted; starting anew"
   rm -rf .venv
 elif compgen -G '.venv/.engine-*' >/dev/null && [ ! -e "$engine_stamp" ]; then
@@ -60,17 +61,14 @@ elif [ -d .venv ] && ! runs .venv/bin/python; then
   say "the interpreter of .venv is gone or is not Python 3.11 to 3.13; starting anew"
   rm -rf .venv
 fi
-if [ ! -d .venv ]; then
-  mkdir .venv
-  touch "$unfinished"
-  "$python" -m venv .venv
-fi
-touch "$unfinished"
-trap '[ ! -e "$unfinished" ] || say "stopped before the end after $SECONDS s; the next make setup starts anew"' EXIT
+trap '[ -e "$stamp" ] || say "stopped after $SECONDS s; make setup again mends it"' EXIT
 
 pip() { .venv/bin/python -m pip --disable-pip-version-check --no-input -qq "$@"; }
 
 if [ ! -e "$engine_stamp" ]; then
+  mkdir -p .venv
+  touch "$engine_unfinished"
+  [ -e .venv/bin/python ] || "$python" -m venv .venv
   torch=$(grep -o '^torch==[^ ;]*' requirements/cpu.lock)
   say "[1/4] $torch"
   # Without the index first: where it is out of reach, every request to it would wait for its time-out.
@@ -87,12 +85,17 @@ if [ ! -e "$engine_stamp" ]; then
   compgen -G '.venv/lib/python3*/site-packages/vllm/__pycache__/__init__.*.pyc' >/dev/null ||
     die "vLLM's bytecode was not written"
   touch "$engine_stamp"
+  rm "$engine_unfinished"
 fi
+
 say "[4/4] development tools and vtune ($SECONDS s so far)"
-pip install --no-deps -r requirements/dev.lock
-pip install --no-deps --no-build-isolation -e .
+again=()
+[ ! -e "$tools_unfinished" ] || again=(--ignore-installed) # half a package can be overwritten, not uninstalled
+touch "$tools_unfinished"
+pip install --no-deps "${again[@]}" -r requirements/dev.lock
+pip install --no-deps --no-build-isolation "${again[@]}" -e .
+rm "$tools_unfinished"
 
 rm -f .venv/.ready-*
 touch "$stamp"
-rm "$unfinished"
 say "done in $SECONDS s: $(du -sh .venv | cut -f1) in .venv"
