@@ -1,0 +1,212 @@
+"""The real vLLM as a `Launcher`: one engine, a process tree of its own OS session, owned from start to verified end."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import secrets
+import subprocess
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import psutil
+
+from autotune.engine import api, gpus
+from autotune.engine.command import (
+    Platform,
+    engine_arguments,
+    engine_environment,
+    environment_for_record,
+    served_model_name,
+    start_command,
+)
+from autotune.engine.failure import classify
+from autotune.engine.fork_server import ForkServer, ForkServerBroken
+from autotune.engine.guard import MARK, guarding
+from autotune.engine.port import held_port, listening
+from autotune.engine.process import EngineProcess, stat_of
+from autotune.engine.start_log import read_facts
+from autotune.engine.startup import Startup
+from autotune.errors import EnvironmentProblem
+from autotune.spec.config import EngineConfig
+from autotune.spec.endpoint import Endpoint
+from autotune.spec.verdict import EngineFailure
+
+_log = logging.getLogger(__name__)
+_POLL_S = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VllmLauncher:
+    """Starts engines with the vLLM of `vllm_python`; each leaves `engine.log` and `argv.json` in `logs/<name>/`.
+
+    `fork_server`: where given (a CPU only), engines are forked from it, except for candidates whose environment
+    variables would have to be there when vLLM is imported; when it breaks, engines are spawned from then on.
+    `inherited` is the environment engines start from; `also_watched` are pids (a driver's) whose death, like the
+    owner's, ends the engine. `known_flags`: this vLLM's flags, as `command.engine_arguments` takes them.
+
+    A start is given up as hung after `silent_s` without a new log line and without CPU time used, after four times that
+    without a line, and after `start_timeout_s` whatever happens. A slow weight load uses CPU or writes lines.
+    """
+
+    vllm_python: Path
+    logs: Path
+    platform: Platform
+    fork_server: ForkServer | None = None
+    known_flags: Collection[str] | None = None
+    inherited: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
+    extra_env: Mapping[str, str] = field(default_factory=dict)
+    also_watched: tuple[int, ...] = ()
+    start_timeout_s: float = 3600.0
+    silent_s: float = 300.0
+    grace_s: float = 15.0
+
+    def __call__(
+        self, config: EngineConfig, devices: Sequence[str], *, name: str, cancelled: Callable[[], bool]
+    ) -> AbstractContextManager[Endpoint | EngineFailure]:
+        """See `autotune.trial.seams.Launcher`. `devices`: GPU indices or UUIDs (on a CPU they are ignored).
+
+        Raises UserError for a flag that only vtune may set, EnvironmentProblem when processes can't be ended.
+        """
+        return self._engine(config, tuple(devices), name=name, cancelled=cancelled)
+
+    @contextmanager
+    def _engine(
+        self, config: EngineConfig, devices: tuple[str, ...], *, name: str, cancelled: Callable[[], bool]
+    ) -> Iterator[Endpoint | EngineFailure]:
+        folder = (self.logs / name).absolute()
+        folder.mkdir(parents=True, exist_ok=True)
+        log = folder / "engine.log"
+        log.write_bytes(b"")
+        api_key, mark = secrets.token_urlsafe(24), secrets.token_hex(16)
+        with ExitStack() as stack:
+            port = stack.enter_context(held_port())
+            arguments = engine_arguments(config, port=port, known_flags=self.known_flags)
+            env = engine_environment(
+                config, devices, platform=self.platform, inherited=self.inherited, extra=self.extra_env
+            )
+            _write_argv(folder / "argv.json", start_command(self.vllm_python, arguments), env, config, devices)
+            before_gib = gpus.used_gib(devices) if self.platform == "cuda" else {}
+            guard = stack.enter_context(guarding(mark, log=folder / "guard.log", also=self.also_watched))
+            process = self._start(arguments, {**env, "VLLM_API_KEY": api_key, MARK: mark}, config, log, cancelled)
+            began = time.monotonic()
+            if process is None:
+                yield EngineFailure(stage="imports", cause="infra.cancelled", evidence="cancelled before its start")
+                return
+            guard.watch(process.pid, process.start)
+            stack.callback(self._stop, process, port, before_gib)
+
+            startup = Startup(log=log, began_s=began)
+            failure = self._wait_until_healthy(process, startup, port, cancelled)
+            if failure is None:
+                wrong = api.who_answers(port, api_key=api_key, served_model=served_model_name(config))
+                if wrong is not None:
+                    failure = EngineFailure(stage="ready", cause="infra.port_race", evidence=wrong)
+            if failure is not None:
+                yield replace(failure, after_s=time.monotonic() - began)
+                return
+            yield Endpoint(
+                url=f"http://127.0.0.1:{port}",
+                api_key=api_key,
+                served_model=served_model_name(config),
+                config=config,
+                devices=devices,
+                argv=tuple(start_command(self.vllm_python, arguments)),
+                start_s=time.monotonic() - began,
+                facts=read_facts(startup.text()),
+                scrape=lambda: api.scrape(port),
+                failure=lambda: self._failure_of(process, startup),
+            )
+
+    def _start(
+        self,
+        arguments: Sequence[str],
+        env: Mapping[str, str],
+        config: EngineConfig,
+        log: Path,
+        cancelled: Callable[[], bool],
+    ) -> EngineProcess | None:
+        """The engine's first process; None when the start was cancelled before there was one."""
+        server = self.fork_server
+        if server is not None and server.broken is None and self.platform == "cpu" and _settable_after_import(config):
+            try:
+                return server.start(arguments, env=env, log=log) if server.prepare(cancelled) else None
+            except ForkServerBroken as error:
+                _log.warning("engines are spawned from now on (20 s or more each): the fork server broke: %s", error)
+        with log.open("ab") as output:
+            popen = subprocess.Popen(
+                start_command(self.vllm_python, arguments),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env=dict(env),
+                start_new_session=True,
+            )
+        stat = stat_of(popen.pid)
+        assert stat is not None, "our own child stays visible until it is waited for"
+        return EngineProcess(pid=popen.pid, start=stat.start, exit_code=popen.poll)
+
+    def _wait_until_healthy(
+        self, process: EngineProcess, startup: Startup, port: int, cancelled: Callable[[], bool]
+    ) -> EngineFailure | None:
+        while True:
+            startup.look(process.cpu_s)
+            if cancelled():
+                return EngineFailure(
+                    stage=startup.stage, cause="infra.cancelled", evidence="cancelled during the start"
+                )
+            code = process.exit_code()
+            if code is not None:
+                return classify(startup.text(), exit_code=code, stage=startup.stage, device_gib=self._device_gib())
+            if api.healthy(port):
+                return None
+            hang = startup.hang(silent_s=self.silent_s, start_timeout_s=self.start_timeout_s)
+            if hang is not None:
+                return hang
+            time.sleep(_POLL_S)
+
+    def _failure_of(self, process: EngineProcess, startup: Startup) -> EngineFailure | None:
+        """None while the engine lives. It is dead, too, when its log says that its core died."""
+        code = process.exit_code()
+        if code is None and not startup.core_died():
+            return None
+        found = classify(startup.text(), exit_code=code, stage="ready", device_gib=self._device_gib())
+        return replace(found, after_s=time.monotonic() - startup.began_s)
+
+    def _device_gib(self) -> float | None:
+        """Memory of what an engine rank runs on, for shortfalls: the smallest GPU, or the host's RAM."""
+        if self.platform == "cpu":
+            return float(psutil.virtual_memory().total) / 1024**3
+        return min((gpu.total_gib for gpu in gpus.all_gpus()), default=None)
+
+    def _stop(self, process: EngineProcess, port: int, before_gib: Mapping[str, float]) -> None:
+        """Ends every process of the engine and waits for its GPU memory. Raises EnvironmentProblem if one won't end."""
+        began = time.monotonic()
+        left = process.end(grace_s=self.grace_s)
+        if left:
+            raise EnvironmentProblem(
+                f"processes {', '.join(map(str, left))} of an engine are still there after SIGKILL; "
+                "look at them with ps, and restart the machine's GPU driver or the machine if they stay"
+            )
+        if listening(port):
+            _log.warning("something still listens on port %d although the engine is gone", port)
+        missing = gpus.wait_for_memory_back(before_gib) if before_gib else {}
+        for device, gib in missing.items():
+            _log.warning("GPU %s still uses %.1f GiB more than before an engine that is gone", device, gib)
+        _log.info("the engine was stopped in %.1f s", time.monotonic() - began)
+
+
+def _settable_after_import(config: EngineConfig) -> bool:
+    """vLLM reads its own variables when it uses them; others (OMP_*, LD_PRELOAD, TORCH_*) count at import or load."""
+    return all(name.startswith("VLLM_") for name in config.env)
+
+
+def _write_argv(
+    path: Path, argv: Sequence[str], env: Mapping[str, str], config: EngineConfig, devices: Sequence[str]
+) -> None:
+    record = {"argv": argv, "devices": devices, "env": environment_for_record(env, config)}
+    path.write_text(json.dumps(record, indent=1) + "\n")
