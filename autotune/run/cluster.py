@@ -15,8 +15,8 @@ from ray.tune import PlacementGroupFactory
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 import autotune
-from autotune.engine.environment import software_versions
-from autotune.engine.gpus import visible_gpus
+from autotune.engine.environment import vllm_versions
+from autotune.engine.gpus import all_gpus, visible
 from autotune.errors import EnvironmentProblem
 from autotune.run.options import SearchOptions
 
@@ -52,7 +52,7 @@ def cluster(options: SearchOptions, *, largest_engine: int) -> Iterator[Cluster]
     """
     on_gpus = options.simulate or options.platform != "cpu"
     if options.address is None:
-        gpus = options.simulated_gpus if options.simulate else (len(visible_gpus()) if on_gpus else 0)
+        gpus = options.simulated_gpus if options.simulate else (len(visible(all_gpus())) if on_gpus else 0)
         if on_gpus and not gpus:
             raise EnvironmentProblem(
                 "no GPU found on this machine. Run vtune where the GPUs are, join a cluster with --address, "
@@ -125,8 +125,11 @@ def _check_nodes(nodes: Mapping[str, int], vllm_python: Path | None) -> None:
 
 
 def _look(vllm_python: Path | None) -> tuple[str, str, str]:
-    """Runs on a node: its host name, its vtune, its vLLM."""
+    """Runs on a node: its host name, its vtune, its vLLM (empty: none there)."""
     from autotune import __version__
 
-    versions = software_versions(vllm_python or Path(sys.executable))
-    return os.uname().nodename, __version__, versions.get("vllm", "")
+    try:
+        vllm = vllm_versions(vllm_python or Path(sys.executable))["vllm"]
+    except EnvironmentProblem:
+        vllm = ""
+    return os.uname().nodename, __version__, vllm

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from autotune.engine.environment import software_versions
+from autotune.engine.environment import vllm_versions
 from autotune.engine.fork_server import ForkServer
 from autotune.engine.model_files import resolve_model
 from autotune.engine.simulated import SimulatedLauncher
@@ -47,11 +48,12 @@ class EngineKit:
                 resolves=False,
             )
         python = self.options.vllm_python or Path(sys.executable)
-        server = ForkServer(python) if self.options.platform == "cpu" else None
+        on_cpu = self.options.platform == "cpu"
+        server = ForkServer(vllm_python=python, log=logs / "fork-server.log", env=dict(os.environ)) if on_cpu else None
         launcher = VllmLauncher(
             vllm_python=python,
             logs=logs,
-            platform=self.options.platform,
+            platform="cpu" if on_cpu else "cuda",
             fork_server=server,
             known_flags=self.known_flags or None,
         )
@@ -59,7 +61,7 @@ class EngineKit:
             launcher=launcher,
             loader=HttpLoader(),
             clock=time.monotonic,
-            versions=dict(software_versions(python)),
+            versions=vllm_versions(python),
             python=python,
             on_close=server.close if server else None,
         )

@@ -7,11 +7,11 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from autotune.history.record import Role, TrialRecord
+from autotune.history.record import TrialRecord
 from autotune.run.progress import Progress, RunningTrial
 from autotune.run.task import TrialTask
 from autotune.search.dominance import front
-from autotune.spec.config import FlagValue
+from autotune.search.study import Suggestion
 from autotune.spec.measurement import Measurement
 from autotune.spec.problem import Problem
 from autotune.spec.verdict import Dominated, Measured, verdict_name
@@ -21,8 +21,7 @@ from autotune.trial.climb import Snapshot
 @dataclass(slots=True, kw_only=True)
 class LiveTrial:
     task: TrialTask
-    role: Role
-    point: dict[str, FlagValue]
+    suggestion: Suggestion
     since: float
     snapshot: Snapshot = field(default_factory=lambda: Snapshot(stage="starting"))
     node: str | None = None
@@ -120,7 +119,7 @@ class Ledger:
                 RunningTrial(
                     trial=live.task.trial,
                     attempt=live.task.attempt,
-                    role=live.role,
+                    role=live.suggestion.role,
                     gpus=live.task.config.gpus,
                     stage=live.snapshot.stage,
                     detail=live.snapshot.detail,

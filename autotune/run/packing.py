@@ -1,8 +1,8 @@
 """Which size of engine the free devices should get next (pure). The searcher owns packing, not Ray.
 
 Ray destroys finished actors when a trial of another size is pending, and each destroyed actor costs an import of vLLM.
-So sizes take turns: a turn is at least `TURN` trials per slot, candidates of another size wait for their turn unasked, and
-when the turn passes the devices drain: nobody waits longer than the trials that run then.
+So sizes take turns: a turn is at least `TURN` trials per slot, candidates of another size aren't asked for meanwhile,
+and when the turn passes the devices drain: no candidate waits longer than the trials that run then.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ class DominanceScheduler(FIFOScheduler):  # type: ignore[misc]  # ray has no typ
         """The baselines are what everything is compared with: they always run to the end."""
         workload, seen = self._ledger.problem.workload, snapshot.measurement
         reference: Rung = workload.reference
-        if live.role != "search" or seen is None or seen.rung != reference.name:
+        if live.suggestion.role != "search" or seen is None or seen.rung != reference.name:
             return False
         front = set(self._ledger.front())
         live.looks += 1

@@ -5,10 +5,13 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("RAY_AIR_NEW_OUTPUT", "0")  # Tune's own tables; vtune has its view
@@ -21,6 +24,7 @@ import ray
 from ray import tune
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from autotune.engine.environment import read_environment
 from autotune.errors import NoValidTrial
 from autotune.history.reading import read_trials
 from autotune.history.rundir import RunDir
@@ -94,7 +98,9 @@ def _tune(
     machines: Cluster,
     ledger: Ledger,
 ) -> None:
-    study = Study.open(run.journal, problem, sampler=options.sampler, defaults=catalogue.defaults())
+    study = Study.open(
+        run.journal, problem, sampler=options.sampler, defaults=catalogue.defaults(), study_name=run.path.name
+    )
     retries = pick_up(study, ledger)
     here = NodeAffinitySchedulingStrategy(machines.driver_node, soft=False)
     recorder = ray.remote(num_cpus=0)(Recorder).options(scheduling_strategy=here).remote(run.path)
@@ -150,36 +156,38 @@ def concurrency(options: SearchOptions, machines: Cluster) -> int | None:
     return None if machines.on_gpus else len(machines.nodes)
 
 
-def pick_up(study: Study, ledger: Ledger) -> list[tuple[Suggestion, int]]:
-    """Reconciles the study with the history after a crash; returns the trials to run again, with their attempt.
+def pick_up(study: Study, ledger: Ledger) -> list[Suggestion]:
+    """Reconciles the study with the history after a crash; returns the trials to run again.
 
     What is on disk but wasn't told is told now; what was asked but never ended is run again under its number; what
     ended is not repeated.
     """
-    study.abandon_running()
     last = {record.trial: record for record in ledger.records}
-    retries = []
-    for number in study.untold():
-        record = last.get(number)
-        if record is not None and not isinstance(record.verdict, Broken | Invalid):
-            study.tell(number, record.verdict, record.measurements)
-        else:
-            retries.append((study.retry(number), record.attempt + 1 if record else 1))
-    return retries
+    for number in study.running:
+        if number in last and not isinstance(last[number].verdict, Broken | Invalid):
+            study.tell(number, last[number].verdict)
+    return [
+        replace(study.retry(number), attempt=last[number].attempt + 1 if number in last else 1)
+        for number in study.abandon_running()
+    ]
 
 
 def _environments(machines: Cluster, options: SearchOptions) -> dict[str, dict[str, object]]:
     """What each node is made of, read on the node."""
-    from autotune.engine.environment import environment
-
-    read = ray.remote(num_cpus=0)(environment)
+    if options.simulate:
+        return {}
+    read = ray.remote(num_cpus=0)(_environment)
     asked = {
         node: read.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)).remote(
             options.vllm_python
         )
         for node in machines.nodes
     }
-    return {node: dict(ray.get(answer)) for node, answer in asked.items()}
+    return {node: ray.get(answer) for node, answer in asked.items()}
+
+
+def _environment(vllm_python: Path | None) -> dict[str, object]:
+    return dict(read_environment(vllm_python or Path(sys.executable)).flat())
 
 
 def _trial_name(trial: Any) -> str:

@@ -46,13 +46,13 @@ class VtuneSearcher(Searcher):  # type: ignore[misc]  # ray has no types
         take: Callable[[int, int], Delivered | None],
         watch: Callable[[Progress], None],
         max_attempts: int,
-        retries: list[tuple[Suggestion, int]],
+        retries: list[Suggestion],
     ) -> None:
         super().__init__(metric=None, mode=None)
         self._study, self._run, self._ledger, self._packing = study, run, ledger, packing
         self._take, self._watch, self._max_attempts = take, watch, max_attempts
         self._waiting = retries
-        """Suggestions asked for but not started, with their attempt: retries, and one that waits for devices."""
+        """Suggestions asked for but not started: retries, and one that waits for devices."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Ray Tune pickles its state for a restore that vtune doesn't use (the history is the record)."""
@@ -75,14 +75,13 @@ class VtuneSearcher(Searcher):  # type: ignore[misc]  # ray has no types
             if isinstance(asked, SpaceExhausted):
                 ledger.exhausted = True
                 return None if ledger.live else Searcher.FINISHED
-            self._waiting.append((asked, 1))
-        suggestion, attempt = self._waiting[0]
-        if not packing.fits(suggestion.config.gpus):
+            self._waiting.append(asked)
+        if not packing.fits(self._waiting[0].config.gpus):
             return None  # the devices drain for it: nothing smaller slips in
-        self._waiting.pop(0)
-        return self._start(trial_id, suggestion, attempt)
+        return self._start(trial_id, self._waiting.pop(0))
 
-    def _start(self, trial_id: str, suggestion: Suggestion, attempt: int) -> dict[str, Any]:
+    def _start(self, trial_id: str, suggestion: Suggestion) -> dict[str, Any]:
+        attempt = suggestion.attempt
         task = TrialTask(
             trial=suggestion.number,
             attempt=attempt,
@@ -90,9 +89,7 @@ class VtuneSearcher(Searcher):  # type: ignore[misc]  # ray has no types
             seed=self._ledger.problem.seed * 1_000_003 + suggestion.number * 101 + attempt,
         )
         self._packing.start(trial_id, task.config.gpus)
-        self._ledger.live[trial_id] = LiveTrial(
-            task=task, role=suggestion.role, point=dict(suggestion.point), since=self._ledger.clock()
-        )
+        self._ledger.live[trial_id] = LiveTrial(task=task, suggestion=suggestion, since=self._ledger.clock())
         self._watch(self._ledger.progress(f"trial {task.trial} starts" + (f" (attempt {attempt})" * (attempt > 1))))
         return {"task": task}
 
@@ -111,7 +108,7 @@ class VtuneSearcher(Searcher):  # type: ignore[misc]  # ray has no types
         append_rungs(self._run, record)
         append_trial(self._run, record)  # on disk before the study hears of it
         self._ledger.records.append(record)
-        self._settle(record)
+        self._settle(live, record)
 
     def _record(self, live: LiveTrial, delivered: Delivered | None) -> TrialRecord:
         now = time.time()
@@ -131,10 +128,10 @@ class VtuneSearcher(Searcher):  # type: ignore[misc]  # ray has no types
         return TrialRecord(
             trial=live.task.trial,
             attempt=live.task.attempt,
-            role=live.role,
+            role=live.suggestion.role,
             verdict=outcome.verdict or self._cut_short(live, outcome),
             config=live.task.config,
-            point=live.point,
+            point=live.suggestion.point,
             seed=live.task.seed,
             workload=self._ledger.problem.workload.name,
             measurements=outcome.measurements,
@@ -160,19 +157,16 @@ class VtuneSearcher(Searcher):  # type: ignore[misc]  # ray has no types
             return Broken(error="interrupted by the user", cause="infra.interrupted")
         return Broken(error="stopped: its driver was silent", cause="infra.driver_silent")
 
-    def _settle(self, record: TrialRecord) -> None:
+    def _settle(self, live: LiveTrial, record: TrialRecord) -> None:
         """Tells the study, or puts the trial up for another attempt: only a verdict on the configuration is told."""
         verdict, ledger = record.verdict, self._ledger
         again = isinstance(verdict, Broken | Invalid) and record.attempt < self._max_attempts
         event = f"trial {record.trial} {verdict_name(verdict)}"
         if again and not ledger.interrupted:
-            suggestion = Suggestion(
-                number=record.trial, role=record.role, config=record.config, point=dict(record.point)
-            )
-            self._waiting.insert(0, (suggestion, record.attempt + 1))
+            self._waiting.insert(0, replace(live.suggestion, attempt=record.attempt + 1))
             event += ": will be tried again"
         elif not ledger.interrupted or not isinstance(verdict, Broken):
-            self._study.tell(record.trial, verdict, record.measurements)
+            self._study.tell(record.trial, verdict)
         cause, count = ledger.same_failure_in_a_row()
         if count >= SAME_FAILURE_LIMIT and cause and not ledger.halted:
             ledger.halted = f"{count} trials in a row ended with the same failure: {cause}"
