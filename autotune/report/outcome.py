@@ -79,20 +79,19 @@ def sentence(summary: Summary) -> str:
             lost = f"{plural(closest.failed_requests, 'request')} failed" if closest.failed_requests else ""
             why = "; ".join(part for part in (by, lost) if part)
             return f"No configuration met every SLO. The closest is trial {closest.trial}: {why}."
-        case KeepBaseline(baseline=baseline, gain=None):
+        case KeepBaseline(baseline=baseline, gain=gain):
+            kept = f"Keep {name_of(baseline, summary)}"
+            if gain is None:
+                return f"{kept}: nothing tried that meets the SLOs is better in {_first(summary)}."
             return (
-                f"Keep {name_of(baseline, summary)}: nothing tried that meets the SLOs is better in {_first(summary)}."
-            )
-        case KeepBaseline(baseline=baseline, gain=Gain() as gain):
-            return (
-                f"Keep {name_of(baseline, summary)}: the best candidate's {percent(gain.value)} in {_first(summary)} "
-                f"is inside the run-to-run noise (± {100 * (gain.noise or 0):.1f} % at 95 %)."
+                f"{kept}: the best candidate's {percent(gain.value)} in {_first(summary)} is inside the run-to-run "
+                f"noise (± {100 * (gain.noise or 0):.1f} % at 95 %)."
             )
         case Switch(best=best, baseline=baseline, gain=gain, rescues=rescues):
             where = f"{name_of(baseline, summary)}"
             change = f"{percent(gain.value)} in {_first(summary)} against {where}" if gain else f"instead of {where}"
-            kept = f", and it meets the SLOs, which {where} does not" if rescues else ""
-            return f"Trial {best.trial}: {change}{kept}. {confidence(gain)}"
+            also = f", and it meets the SLOs, which {where} does not" if rescues else ""
+            return f"Trial {best.trial}: {change}{also}. {confidence(gain)}"
         case _:
             assert_never(decided)
 

@@ -116,14 +116,14 @@ def _with_role(tried: Sequence[Tried], role: str) -> Tried | None:
 
 
 def _front(tried: Sequence[Tried], objectives: Sequence[Objective]) -> tuple[Tried, ...]:
-    complete: dict[int, tuple[float, ...]] = {}
+    """Best in the first objective on top. A configuration that lost requests or lacks a value can't be on it."""
+    known: list[tuple[tuple[float, ...], Tried]] = []
     for t in tried:
-        losses = [t.loss(objective) for objective in objectives]
-        if not t.failed_requests and all(loss is not None for loss in losses):
-            complete[t.trial] = tuple(loss for loss in losses if loss is not None)
-    chosen = set(front_of(complete))
-    first = objectives[0]
-    return tuple(sorted((t for t in tried if t.trial in chosen), key=lambda t: (t.loss(first) or 0.0, t.trial)))
+        losses = [loss for objective in objectives if (loss := t.loss(objective)) is not None]
+        if not t.failed_requests and len(losses) == len(objectives):
+            known.append((tuple(losses), t))
+    chosen = [known[index] for index in front_of([losses for losses, _ in known])]
+    return tuple(t for _, t in sorted(chosen, key=lambda entry: (entry[0], entry[1].trial)))
 
 
 def _closest(tried: Sequence[Tried], slos: Sequence[Slo]) -> Tried | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -37,9 +38,10 @@ class Tried:
         return sum(m.failed for m in self.measurements)
 
     def values(self, metric: str) -> tuple[float, ...]:
-        """One per run that measured it. Raises KeyError for a name that is no metric."""
+        """One per run that measured it. NaN and infinities say nothing and are left out: none may reach a front.
+        Raises KeyError for a name that is no metric."""
         found = (m.value(metric) for m in self.measurements)
-        return tuple(value for value in found if value is not None)
+        return tuple(value for value in found if value is not None and math.isfinite(value))
 
     def mean(self, metric: str) -> float | None:
         values = self.values(metric)
@@ -54,7 +56,7 @@ class Tried:
 
     def violation(self, slo: Slo) -> float | None:
         """Of the mean over the runs (a violation is linear in the value); None when no run measured it."""
-        found = [v for m in self.measurements if (v := slo.violation(m)) is not None]
+        found = [v for m in self.measurements if (v := slo.violation(m)) is not None and math.isfinite(v)]
         return statistics.fmean(found) if found else None
 
     def meets(self, slos: Sequence[Slo]) -> bool:

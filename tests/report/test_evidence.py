@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autotune.report.evidence import is_secret_name, one_line, shown_flags
+from autotune.spec.config import FlagValue
 
 
 @given(st.text(max_size=500), st.integers(min_value=2, max_value=300))
@@ -70,5 +71,5 @@ def test_secrets_are_known_by_their_names(name: str, secret: bool) -> None:
 
 
 def test_flags_are_shown_in_order_and_without_secrets() -> None:
-    flags = {"b": True, "a": 1, "api-key": "x", "c": None}
+    flags: dict[str, FlagValue] = {"b": True, "a": 1, "api-key": "x", "c": None}
     assert shown_flags(flags) == "a=1, api-key=<redacted>, b=true"

@@ -1,0 +1,81 @@
+"""A plan on the terminal: `vtune check`, and the first thing that `vtune search` prints."""
+
+from __future__ import annotations
+
+import math
+
+from rich.console import Console
+
+from autotune.cli.output import say, show, table
+from autotune.report.evidence import shown_flags
+from autotune.report.numbers import duration, limit, number, plural
+from autotune.report.plan import Plan, shown_condition, shown_domain
+from autotune.spec.objective import Budget
+
+
+def show_plan(console: Console, plan: Plan) -> None:
+    problem, catalogue = plan.problem, plan.catalogue
+    space = problem.space
+    say(console, f"Space {space.name}: {space.model}, workload {problem.workload.name}", style="bold")
+    say(console, f"vLLM {catalogue.vllm_version} ({catalogue.platform}) in {catalogue.python}")
+    say(console, "Objectives: " + ", ".join(f"{o.direction} {o.metric}" for o in problem.objectives))
+    if problem.slos:
+        say(console, "SLOs: " + ", ".join(limit(slo) for slo in problem.slos))
+    say(console, f"Budget: {_budget(problem.budget)}; seed {problem.seed}")
+    say(console, f"Default (trial 0): {shown_flags(space.fixed)}")
+    if problem.incumbent:
+        say(console, f"Incumbent (trial 1): {shown_flags(problem.incumbent.flags)}")
+    say(console)
+    rows = [
+        [
+            dimension.name,
+            shown_domain(dimension.domain),
+            "continuous" if math.isinf(dimension.size) else number(dimension.size),
+            shown_condition(dimension.when),
+            "may change answers" if dimension.gated else "",
+        ]
+        for dimension in space.dimensions
+    ]
+    show(console, table("Searched", ["dimension", "values", "how many", "only when", ""], rows, right=(2,)))
+    count = "infinitely many" if math.isinf(plan.points) else f"at most {number(plan.points)}"
+    say(console, f"{count} candidates" + (", before rules:" if space.rules else ""))
+    for rule in space.rules:
+        say(console, f"  rule: {rule.text}")
+    if problem.pinned:
+        say(
+            console,
+            f"Held at their baseline, because they may change answers: {', '.join(problem.pinned)} "
+            "(--allow-quality-loss searches them all, --allow FLAG one of them)",
+        )
+    for notice in problem.notices:
+        say(console, f"Note: {notice}", style="yellow")
+    _estimate(console, plan)
+
+
+def _estimate(console: Console, plan: Plan) -> None:
+    found = plan.estimate
+    low, high = found.trials
+    trials = plural(low, "trial") if low == high else f"{low:,} to {plural(high, 'trial')}"
+    unit = "CPU engine" if plan.catalogue.platform == "cpu" else "GPU"
+    say(console)
+    say(
+        console,
+        f"Estimate: {trials}, at most one engine start each, {duration(found.trial_s[0])} to "
+        f"{duration(found.trial_s[1])} a trial; {_hours(found.gpu_hours)} {unit}-hours, "
+        f"{duration(found.wall_s[0])} to {duration(found.wall_s[1])} of wall time",
+    )
+    say(console, f"  taking {'; '.join(found.assumptions)}")
+
+
+def _hours(hours: tuple[float, float]) -> str:
+    low, high = (f"{value:.2g}" for value in hours)
+    return low if low == high else f"{low} to {high}"
+
+
+def _budget(budget: Budget) -> str:
+    parts = [
+        f"{duration(budget.gpu_s)} of GPU time" if budget.gpu_s is not None else "",
+        f"{duration(budget.wall_s)} of wall time" if budget.wall_s is not None else "",
+        plural(budget.trials, "trial") if budget.trials is not None else "",
+    ]
+    return ", ".join(part for part in parts if part) or "none"

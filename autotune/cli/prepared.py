@@ -1,0 +1,196 @@
+"""From arguments to everything that a search needs, the run's folder included."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from autotune import __version__
+from autotune.engine.catalogue import read_catalogue
+from autotune.engine.gpus import all_gpus, visible
+from autotune.errors import UserError
+from autotune.history.rundir import RunDir, RunHeader
+from autotune.report.plan import Plan, plan
+from autotune.run.options import SearchOptions
+from autotune.spec.catalogue import Catalogue
+from autotune.spec.problem import Problem
+from autotune.spec.space_file import Overrides, Sources, parse_problem, read_sources
+from autotune.spec.units import duration_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    problem: Problem
+    options: SearchOptions
+    catalogue: Catalogue
+    run: RunDir
+    plan: Plan
+
+
+def checked(
+    space: str,
+    *,
+    workload: str | None,
+    model: str | None,
+    gpu: str | None,
+    model_config: Path | None,
+    vllm_python: Path | None,
+    allow_quality_loss: bool,
+    allow: Sequence[str],
+) -> Plan:
+    """What `search` would do, without a folder, an engine or a GPU."""
+    catalogue = read_catalogue(vllm_python)
+    problem = parse_problem(
+        read_sources(space, workload),
+        catalogue=catalogue,
+        allow_quality_loss=allow_quality_loss,
+        allow=allow,
+        overrides=Overrides(model=model),
+    )
+    return plan(problem, catalogue, devices=None)
+
+
+def prepare_new(
+    space: str,
+    *,
+    workload: str | None,
+    out: Path | None,
+    options: SearchOptions,
+    overrides: Overrides,
+    allow: Sequence[str],
+) -> Prepared:
+    """Checks everything, then makes the run's folder. Raises UserError or EnvironmentProblem; nothing is left then."""
+    catalogue = read_catalogue(options.vllm_python)
+    options = replace(options, vllm_python=Path(catalogue.python), platform=catalogue.platform)
+    sources = read_sources(space, workload)
+    problem = parse_problem(
+        sources, catalogue=catalogue, allow_quality_loss=options.allow_quality_loss, allow=allow, overrides=overrides
+    )
+    planned = plan(problem, catalogue, devices=_devices(options))
+    header = RunHeader(
+        name=problem.space.name,
+        seed=problem.seed,
+        command=("vtune", *sys.argv[1:]),
+        space_text=sources.space_text,
+        workload_text=sources.workload_text,
+        space_file=str(sources.space_file),
+        workload_file=str(sources.workload_file),
+        objectives=problem.objectives,
+        slos=problem.slos,
+        budget=problem.budget,
+        started_at=time.time(),
+        options=_kept(options, model=overrides.model, allow=allow),
+        versions=_versions(catalogue),
+    )
+    folder = out or _default_folder(problem.space.name)
+    try:
+        run = RunDir.create(folder, header)
+    except OSError as error:
+        raise UserError(
+            f"the run's folder can't be made: {error.strerror}", file=folder, remedy="choose another with --out"
+        ) from None
+    return Prepared(problem=problem, options=options, catalogue=catalogue, run=run, plan=planned)
+
+
+def prepare_resumed(folder: Path, *, overrides: Overrides, address: str | None) -> Prepared:
+    """The run's own space, workload, seed and options; only budget and cluster may be given anew."""
+    run = RunDir.open(folder)
+    header = run.header()
+    options = SearchOptions.from_json(header.options)
+    if address is not None:
+        options = replace(options, address=address)
+    catalogue = read_catalogue(options.vllm_python)
+    began_with = header.versions.get("vllm")
+    if began_with not in (None, catalogue.vllm_version):
+        raise UserError(
+            f"this run was measured with vLLM {began_with}, and {catalogue.python} has {catalogue.vllm_version}: "
+            "their results can't be mixed",
+            file=run.header_file,
+            remedy="start a new run, or put the other vLLM back",
+        )
+    sources = Sources(
+        space_text=header.space_text,
+        workload_text=header.workload_text,
+        space_file=Path(header.space_file or "space"),
+        workload_file=Path(header.workload_file or "workload"),
+    )
+    model, allow = header.options.get("model"), header.options.get("allow")
+    problem = parse_problem(
+        sources,
+        catalogue=catalogue,
+        allow_quality_loss=options.allow_quality_loss,
+        allow=str(allow).split(",") if allow else (),
+        overrides=Overrides(model=str(model) if model else None, seed=header.seed),
+    )
+    budget = header.budget
+    if overrides.wall_s is not None or overrides.gpu_s is not None:
+        budget = replace(budget, wall_s=overrides.wall_s, gpu_s=overrides.gpu_s)
+    if overrides.trials is not None:
+        budget = replace(budget, trials=overrides.trials)
+    if budget != header.budget:
+        run.update(budget=budget)
+    problem = replace(problem, budget=budget)
+    planned = plan(problem, catalogue, devices=_devices(options))
+    return Prepared(problem=problem, options=options, catalogue=catalogue, run=run, plan=planned)
+
+
+def overridden(
+    *, model: str | None, seed: int | None, trials: int | None, budget: str | None, gpu_budget: str | None
+) -> Overrides:
+    """Raises UserError for a time that can't be read."""
+    return Overrides(
+        model=model,
+        seed=seed,
+        trials=trials,
+        wall_s=_time_s("--budget", budget),
+        gpu_s=_time_s("--gpu-budget", gpu_budget),
+    )
+
+
+def _time_s(option: str, given: str | None) -> float | None:
+    if given is None:
+        return None
+    try:
+        seconds = duration_s(given)
+    except ValueError as problem:
+        raise UserError(str(problem), key=option, value=given, remedy=f'write {option} "30 min"') from None
+    if seconds <= 0:
+        raise UserError("a budget must be above 0", key=option, value=given, remedy=f'write {option} "30 min"')
+    return seconds
+
+
+def _devices(options: SearchOptions) -> int | None:
+    """Of this machine; None where the search will run elsewhere."""
+    if options.simulate:
+        return options.simulated_gpus
+    if options.address is not None:
+        return None
+    return 1 if options.platform == "cpu" else len(visible(all_gpus())) or None
+
+
+def _default_folder(name: str) -> Path:
+    """runs/<space>-<time>/, one that isn't there yet."""
+    plain = "".join(c if c.isalnum() or c in "-_." else "-" for c in name).strip(".-") or "run"
+    stem = f"{plain}-{time.strftime('%Y%m%d-%H%M%S')}"
+    folder, count = Path("runs") / stem, 1
+    while folder.exists():
+        count += 1
+        folder = Path("runs") / f"{stem}-{count}"
+    return folder
+
+
+def _kept(options: SearchOptions, *, model: str | None, allow: Sequence[str]) -> dict[str, Any]:
+    return {**options.to_json(), "model": model, "allow": ",".join(allow) or None}
+
+
+def _versions(catalogue: Catalogue) -> dict[str, str]:
+    return {
+        "vtune": __version__,
+        "vllm": catalogue.vllm_version,
+        "vllm_distribution": catalogue.distribution,
+        "platform": catalogue.platform,
+    }

@@ -1,0 +1,108 @@
+"""A run's results on the terminal: the end of `vtune search`, and `vtune status`."""
+
+from __future__ import annotations
+
+import shlex
+
+from rich.console import Console
+
+from autotune.cli.output import say, show, table
+from autotune.report.evidence import one_line, shown_flags
+from autotune.report.numbers import duration, limit, number, percent, plural
+from autotune.report.outcome import name_of, sentence, trade_off
+from autotune.report.study import Study
+from autotune.report.summary import Summary
+
+_FAILURES_SHOWN = 6
+
+
+def show_results(console: Console, study: Study) -> None:
+    """State, trials, front, best per SLO, gains, failures, and what to do next."""
+    summary = study.summary
+    counts = ", ".join(f"{count} {verdict}" for verdict, count in sorted(summary.verdicts.items()))
+    say(console, f"{study.header.name}: {study.state}, {plural(summary.trials, 'trial')}" + _bracketed(counts))
+    if study.header.message:
+        say(console, one_line(study.header.message, 600))
+    if study.header.options.get("simulate"):
+        say(console, "The engines were simulated: no figure here says anything about a real one.")
+    starts = plural(summary.spending.engine_starts, "engine start")
+    say(console, f"GPU time: {duration(round(summary.spending.total_gpu_s))}, {starts}")
+    if summary.default_failure:
+        say(console, f"The default gave no valid run: {summary.default_failure}")
+    _front(console, summary)
+    _best_per_slo(console, summary)
+    _gains(console, summary)
+    _failures(console, summary)
+    say(console)
+    say(console, sentence(summary), style="bold")
+    for line in trade_off(summary):
+        say(console, line)
+    say(console)
+    run = shlex.quote(str(study.path))
+    say(console, f"Run:     {study.path}")
+    if summary.best:
+        say(console, f"Serve:   vtune best {run}")
+    say(console, f"Report:  vtune report {run} -o report.md")
+    if study.state in ("interrupted", "killed"):
+        say(console, f"Go on:   vtune search --resume {run}")
+
+
+def _front(console: Console, summary: Summary) -> None:
+    if not summary.front:
+        return
+    rows = []
+    for tried in summary.front:
+        gains = {gain.objective.metric: gain for gain in summary.gains_of(tried)}
+        cells = []
+        for objective in summary.objectives:
+            gain = gains.get(objective.metric)
+            mean = number(tried.mean(objective.metric))
+            cells.append(f"{mean} ({percent(gain.value)})" if gain and tried is not summary.baseline else mean)
+        met = "yes" if tried.meets(summary.slos) else "no"
+        name = name_of(tried, summary)
+        label = str(tried.trial) if name.startswith("trial") else f"{tried.trial} {name.removeprefix('the ')}"
+        rows.append([label, *cells, met, shown_flags(tried.config.flags)])
+    metrics = [objective.metric for objective in summary.objectives]
+    say(console)
+    show(console, table("Front", ["trial", *metrics, "SLOs met", "flags"], rows, right=range(1, len(metrics) + 1)))
+
+
+def _best_per_slo(console: Console, summary: Summary) -> None:
+    if not summary.slos:
+        return
+    first = summary.objectives[0].metric
+    chosen = [("all of them", summary.best), *((limit(slo), tried) for slo, tried in summary.best_by_slo)]
+    rows = [
+        [name, str(tried.trial) if tried else "none", number(tried.mean(first)) if tried else "-"]
+        for name, tried in chosen
+    ]
+    say(console)
+    show(console, table("Best per SLO", ["limit", "trial", first], rows, right=(1, 2)))
+
+
+def _gains(console: Console, summary: Summary) -> None:
+    if not summary.gains or summary.best is summary.baseline or summary.best is None or summary.baseline is None:
+        return
+    rows = [
+        [gain.objective.metric, number(gain.old), number(gain.new), percent(gain.value), gain.standing]
+        for gain in summary.gains
+    ]
+    say(console)
+    against = name_of(summary.baseline, summary)
+    title = f"Trial {summary.best.trial} against {against} (positive is better)"
+    show(console, table(title, ["", against, "best", "gain", ""], rows, right=(1, 2, 3)))
+
+
+def _failures(console: Console, summary: Summary) -> None:
+    if not summary.failures:
+        return
+    rows = [
+        [group.verdict, group.cause, str(len(group.trials)), one_line(group.evidence, 160)]
+        for group in summary.failures[:_FAILURES_SHOWN]
+    ]
+    say(console)
+    show(console, table("Failures", ["verdict", "cause", "trials", "evidence (first of them)"], rows, right=(2,)))
+
+
+def _bracketed(text: str) -> str:
+    return f" ({text})" if text else ""

@@ -1,0 +1,94 @@
+"""What a search would do: its dimensions, what was taken out of it and why, and what it would cost."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, assert_never
+
+from autotune.report.estimate import Estimate, estimate, estimate_form, points
+from autotune.report.evidence import shown_value
+from autotune.report.form import slo_form
+from autotune.spec.catalogue import Catalogue
+from autotune.spec.problem import Problem
+from autotune.spec.space import Bundles, Choice, Condition, Dimension, Domain, FloatRange, IntRange
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    problem: Problem
+    catalogue: Catalogue
+    estimate: Estimate
+
+    @property
+    def points(self) -> float:
+        """An upper bound on the candidates; infinite where a range is continuous."""
+        return points(self.problem.space)
+
+
+def plan(problem: Problem, catalogue: Catalogue, *, devices: int | None) -> Plan:
+    """`devices`: how many there are to run on; None = not known."""
+    return Plan(
+        problem=problem,
+        catalogue=catalogue,
+        estimate=estimate(problem, platform=catalogue.platform, devices=devices),
+    )
+
+
+def plan_form(made: Plan) -> dict[str, Any]:
+    """The answer of `vtune check --json` (docs/cli.md)."""
+    problem = made.problem
+    return {
+        "space": problem.space.name,
+        "space_file": str(problem.space_file) if problem.space_file else None,
+        "workload": problem.workload.name,
+        "workload_file": str(problem.workload_file) if problem.workload_file else None,
+        "model": problem.space.model,
+        "vllm_version": made.catalogue.vllm_version,
+        "platform": made.catalogue.platform,
+        "objectives": [{"metric": o.metric, "direction": o.direction} for o in problem.objectives],
+        "slos": [slo_form(slo) for slo in problem.slos],
+        "budget": {"gpu_s": problem.budget.gpu_s, "wall_s": problem.budget.wall_s, "trials": problem.budget.trials},
+        "seed": problem.seed,
+        "dimensions": [dimension_form(dimension) for dimension in problem.space.dimensions],
+        "points": None if math.isinf(made.points) else int(made.points),
+        "fixed": dict(problem.space.fixed),
+        "rules": [rule.text for rule in problem.space.rules],
+        "pinned": list(problem.pinned),
+        "incumbent": dict(problem.incumbent.flags) if problem.incumbent else None,
+        "notices": list(problem.notices),
+        "longest_request_tokens": problem.workload.longest_request_tokens,
+        "estimate": estimate_form(made.estimate),
+    }
+
+
+def shown_domain(domain: Domain) -> str:
+    match domain:
+        case Choice(values=values):
+            return ", ".join(shown_value("", value) for value in values)
+        case IntRange(low=low, high=high, step=step, log=log):
+            return f"{low} to {high}" + (f" by {step}" if step != 1 else "") + (", log" if log else "")
+        case FloatRange(low=low, high=high, step=step, log=log):
+            return f"{low:g} to {high:g}" + (f" by {step:g}" if step is not None else "") + (", log" if log else "")
+        case Bundles(options=options):
+            return ", ".join(options)
+        case _:
+            assert_never(domain)
+
+
+def shown_condition(when: Condition | None) -> str:
+    if when is None:
+        return ""
+    return f"{when.name} = {' or '.join(shown_value('', value) for value in when.values)}"
+
+
+def dimension_form(dimension: Dimension) -> dict[str, Any]:
+    """`size` null: a continuous range."""
+    return {
+        "name": dimension.name,
+        "target": dimension.target,
+        "domain": shown_domain(dimension.domain),
+        "size": None if math.isinf(dimension.size) else int(dimension.size),
+        "when": shown_condition(dimension.when) or None,
+        "gated": dimension.gated,
+    }
