@@ -22,8 +22,6 @@ import autotune
 ROOT = Path(__file__).parents[1]
 LOCKS = sorted((ROOT / "requirements").glob("*.lock"))
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
-OPTIONAL = {"uvloop"}
-"""Used where it is there (a vLLM brings it), done without where it isn't."""
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 
@@ -113,12 +111,21 @@ def test_every_package_has_its_row_among_the_layers() -> None:
 
 
 def imported_modules(folder: Path) -> Iterator[tuple[Path, str]]:
+    """File and top-level module of every import that has to work: not those whose ImportError is caught."""
     for file in folder.rglob("*.py"):
-        for node in ast.walk(ast.parse(file.read_text())):
+        tree = ast.parse(file.read_text())
+        guarded = {
+            id(inner)
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Try) and any("ImportError" in ast.unparse(h.type or node) for h in node.handlers)
+            for statement in node.body
+            for inner in ast.walk(statement)
+        }
+        for node in ast.walk(tree):
             match node:
-                case ast.Import(names=names):
+                case ast.Import(names=names) if id(node) not in guarded:
                     yield from ((file, alias.name.split(".")[0]) for alias in names)
-                case ast.ImportFrom(module=str(module), level=0):
+                case ast.ImportFrom(module=str(module), level=0) if id(node) not in guarded:
                     yield file, module.split(".")[0]
                 case _:
                     pass
@@ -129,7 +136,7 @@ def test_every_third_party_import_is_a_declared_dependency() -> None:
     declared = {canonicalize_name(Requirement(text).name) for text in PROJECT["project"]["dependencies"]}
     distributions = packages_distributions()
     inside_vllm = ROOT / "autotune/engine/inside"
-    free = sys.stdlib_module_names | {"autotune"} | OPTIONAL
+    free = sys.stdlib_module_names | {"autotune"}
     for file, module in imported_modules(ROOT / "autotune"):
         if module in free or file.is_relative_to(inside_vllm):
             continue
