@@ -54,6 +54,7 @@ class TrialActor(tune.Trainable):  # type: ignore[misc]  # ray has no types
         assert context is not None
         self._context = context
         self._node = ray.get_runtime_context().get_node_id()
+        self._actor = ray.get_runtime_context().get_actor_id()
         self._logs = Path(tempfile.mkdtemp(prefix="vtune-"))
         self._devices = context.kit.devices(ray.get_runtime_context().get_accelerator_ids().get("GPU", []))
         self._engines = context.kit.open(self._logs)
@@ -89,7 +90,7 @@ class TrialActor(tune.Trainable):  # type: ignore[misc]  # ray has no types
                     break
         done = not self._thread.is_alive() and self._snapshots.empty()
         self._heard = time.monotonic()
-        return {"done": done, "snapshot": self._latest, "node": self._node, "number": self._task.trial}
+        return {"done": done, "snapshot": self._latest, "node": self._node, "actor": self._actor}
 
     def save(self, checkpoint_dir: str | None = None) -> Any:
         """Winds the trial up. Nothing is checkpointed: the run's history is the record, and a checkpoint would need

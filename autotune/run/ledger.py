@@ -38,6 +38,7 @@ class Ledger:
     spent_before_s: float = 0.0
     records: list[TrialRecord] = field(default_factory=list)
     live: dict[str, LiveTrial] = field(default_factory=dict)
+    actors: set[str] = field(default_factory=set)
     interrupted: bool = False
     exhausted: bool = False
     halted: str = ""
@@ -134,6 +135,7 @@ class Ledger:
             gpu_s_left=self.gpu_s_left(),
             wall_s_left=self.wall_s_left(),
             trials_left=self.trials_left(),
+            actors_started=len(self.actors),
             event=event,
             finished=finished,
             records=tuple(self.records),

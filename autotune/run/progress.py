@@ -39,6 +39,8 @@ class Progress:
     gpu_s_left: float | None
     wall_s_left: float | None
     trials_left: int | None
+    actors_started: int = 0
+    """Ray actors so far: each costs a second or two, and on a CPU an import of vLLM."""
     event: str = ""
     finished: TrialRecord | None = None
     records: tuple[TrialRecord, ...] = field(default=(), repr=False)

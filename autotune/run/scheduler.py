@@ -29,6 +29,7 @@ class DominanceScheduler(FIFOScheduler):  # type: ignore[misc]  # ray has no typ
 
     def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
         live = self._ledger.live.get(trial.trial_id)
+        self._ledger.actors.add(str(result.get("actor")))
         if live is None or result.get("done"):
             return str(TrialScheduler.CONTINUE)
         live.node = result.get("node")

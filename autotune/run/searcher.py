@@ -53,6 +53,7 @@ class VtuneSearcher(Searcher):  # type: ignore[misc]  # ray has no types
         self._take, self._watch, self._max_attempts = take, watch, max_attempts
         self._waiting = retries
         """Suggestions asked for but not started: retries, and one that waits for devices."""
+        self._drains_for: int | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Ray Tune pickles its state for a restore that vtune doesn't use (the history is the record)."""
@@ -76,8 +77,12 @@ class VtuneSearcher(Searcher):  # type: ignore[misc]  # ray has no types
                 ledger.exhausted = True
                 return None if ledger.live else Searcher.FINISHED
             self._waiting.append(asked)
-        if not packing.fits(self._waiting[0].config.gpus):
-            return None  # the devices drain for it: nothing smaller slips in
+        first = self._waiting[0]
+        if not packing.fits(first.config.gpus):
+            if first.number != self._drains_for:  # nothing smaller slips in
+                self._drains_for = first.number
+                self._watch(ledger.progress(f"trial {first.number} waits for {first.config.gpus} free devices"))
+            return None
         return self._start(trial_id, self._waiting.pop(0))
 
     def _start(self, trial_id: str, suggestion: Suggestion) -> dict[str, Any]:
