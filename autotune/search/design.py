@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, islice
 from zlib import crc32
 
 import numpy as np
@@ -40,8 +41,7 @@ def initial_design(
     seen: set[str] = set()
     for row in range(size):
         strata = Row(coordinates={name: (int(rows[row]) + 0.5) / size for name, rows in order.items()})
-        candidates = [choose(strata, space), *(next(random) for _ in range(REPLACEMENTS))]
-        for point in candidates:
+        for point in chain([choose(strata, space)], islice(random, REPLACEMENTS)):
             if key(point) not in seen and not refused(point):
                 seen.add(key(point))
                 points.append(point)

@@ -93,11 +93,10 @@ def locate(space: SearchSpace, config: EngineConfig, defaults: Mapping[str, Flag
             continue
         match dimension.domain:
             case Bundles(options=options):
-                same = (name for name, flags in options.items() if _has(config, flags, defaults))
-                option = next(same, None)
-                if option is None:
+                same = [name for name, flags in options.items() if _has(config, flags, defaults)]
+                if not same:
                     return None
-                point[dimension.name] = option
+                point[dimension.name] = max(same, key=lambda name: len(options[name]))  # one may be empty
             case Choice() | IntRange() | FloatRange():
                 given = config.env if dimension.target == "env" else config.flags
                 value = given.get(dimension.name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from autotune.search.study import SpaceExhausted, Study, Suggestion
-from autotune.spec.config import EngineConfig
+from autotune.spec.config import EngineConfig, FlagValue
 from autotune.spec.measurement import Measurement
 from autotune.spec.objective import Budget, Objective, Slo
 from autotune.spec.problem import Problem
@@ -22,7 +22,12 @@ THROUGHPUT = Objective(metric="output_tok_per_s_per_gpu", direction="maximize")
 LATENCY = Objective(metric="ttft_p99_ms", direction="minimize")
 SLO = Slo(metric="ttft_p99_ms", limit=200.0)
 
-DEFAULTS = {"max-num-seqs": 128, "max-num-batched-tokens": 2048, "enable-prefix-caching": True, "dtype": "auto"}
+DEFAULTS: dict[str, FlagValue] = {
+    "max-num-seqs": 128,
+    "max-num-batched-tokens": 2048,
+    "enable-prefix-caching": True,
+    "dtype": "auto",
+}
 
 SERVING = SearchSpace(
     name="serving",
