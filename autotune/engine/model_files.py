@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import http.client
 import json
-import logging
 import os
+import re
+import urllib.error
+import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -13,10 +16,10 @@ from autotune.engine.catalogue import cache_folder
 from autotune.errors import EnvironmentProblem, UserError
 from autotune.spec.model import ModelShape, parse_model_shape
 
-log = logging.getLogger(__name__)
-
 _INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
-_OFFLINE_ADVICE = "give its config.json with --model-config PATH"
+_ADVICE = "give its config.json with --model-config PATH"
+_HUB_NAME = re.compile(r"[\w.-]+(?:/[\w.-]+)?", re.ASCII)
+_HUB_TIMEOUT_S = 10
 
 
 def resolve_model(model: str, vllm_python: Path | None = None) -> str:
@@ -122,33 +125,49 @@ def _cached(model: str) -> Path | None:
 
 
 def _from_hub(model: str) -> Mapping[str, object]:
+    """One plain request, without the hub client's half minute of retries; only a model behind a login goes through it."""
     unreachable = f"the config.json of {model} isn't on this machine and can't be fetched"
+    if not _HUB_NAME.fullmatch(model):
+        raise _no_such(model)
+    if os.environ.get("HF_HUB_OFFLINE", "0").lower() in ("1", "true", "yes", "on"):
+        raise EnvironmentProblem(f"{unreachable}: HF_HUB_OFFLINE is set. G{_ADVICE[1:]}")
+    hub = os.environ.get("HF_ENDPOINT", "https://huggingface.co").rstrip("/")
+    url = f"{hub}/{model}/resolve/main/config.json"
+    if not url.startswith(("https://", "http://")):
+        raise UserError("this is no address", key="HF_ENDPOINT", value=hub, remedy="write https://...")
+    try:
+        with urllib.request.urlopen(url, timeout=_HUB_TIMEOUT_S) as answer:  # noqa: S310 - checked above
+            found = json.loads(answer.read())
+    except urllib.error.HTTPError as problem:
+        if problem.code in (401, 403):
+            return _with_login(model)
+        if problem.code == 404:
+            raise _no_such(model) from None
+        raise EnvironmentProblem(f"{unreachable}: the hub answers {problem.code}. G{_ADVICE[1:]}") from None
+    except (OSError, http.client.HTTPException, ValueError) as problem:
+        raise EnvironmentProblem(f"{unreachable}: {problem}. G{_ADVICE[1:]}") from None
+    if not isinstance(found, dict):
+        raise _no_such(model)
+    return found
+
+
+def _with_login(model: str) -> Mapping[str, object]:
+    """The hub answers 401 both for what doesn't exist and for what asks for a login."""
     try:
         from huggingface_hub import hf_hub_download
-        from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, HFValidationError, RepositoryNotFoundError
+        from huggingface_hub.errors import HfHubHTTPError
     except ImportError:
-        raise EnvironmentProblem(
-            f"{unreachable}: huggingface_hub isn't installed. {_OFFLINE_ADVICE.capitalize()}"
-        ) from None
-    no_such = UserError(
-        "the hub has no such model, or it isn't public",
-        key="model",
-        value=model,
-        remedy=f"check the name, log in with `hf auth login`, or {_OFFLINE_ADVICE}",
-    )
+        raise _no_such(model) from None
     try:
         return _json(Path(hf_hub_download(model, "config.json")), key="model")
-    except (RepositoryNotFoundError, GatedRepoError, HFValidationError):
-        raise no_such from None
-    except HfHubHTTPError as problem:
-        status = getattr(problem.response, "status_code", None)
-        if status in (401, 403, 404):
-            raise no_such from None
-        raise EnvironmentProblem(
-            f"{unreachable}: the hub answers {status}. {_OFFLINE_ADVICE.capitalize()}"
-        ) from problem
-    except UserError:
-        raise
-    except Exception as problem:  # noqa: BLE001 - requests, httpx or the OS, by version: all mean "not reached"
-        log.info("hub: %r", problem)
-        raise EnvironmentProblem(f"{unreachable}: the hub is out of reach. {_OFFLINE_ADVICE.capitalize()}") from problem
+    except HfHubHTTPError:
+        raise _no_such(model) from None
+
+
+def _no_such(model: str) -> UserError:
+    return UserError(
+        "the hub has no such model, or shows it only after a login",
+        key="model",
+        value=model,
+        remedy=f"check the name, log in with `hf auth login`, or {_ADVICE}",
+    )

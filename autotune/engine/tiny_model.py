@@ -1,4 +1,4 @@
-"""`builtin:tiny`: a two-layer Qwen2 with random weights and a working tokenizer, so that a real vLLM can be tuned anywhere.
+"""`builtin:tiny`: a two-layer Qwen2 with random weights and a working tokenizer: a real vLLM can be tuned anywhere.
 
 Written byte for byte by this file, without torch or transformers: the same model on every machine.
 """
