@@ -27,7 +27,7 @@ class RunHeader:
     """Everything needed to say what a run was and to go on with it, the two YAML texts included.
 
     `options` are the command-line options that change what is done (`vllm_python`, `allow_quality_loss`,
-    `simulate`, ...). Times are Unix seconds.
+    `simulate`, ...). Times are Unix seconds. `elapsed_s`: wall seconds spent searching, all sessions together.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
@@ -47,6 +47,7 @@ class RunHeader:
     versions: Mapping[str, str] = field(default_factory=dict)
     state: State = "running"
     finished_at: float | None = None
+    elapsed_s: float = 0.0
     message: str = ""
     schema_version: int = SCHEMA_VERSION
 
