@@ -168,7 +168,7 @@ def parse_problem(
     _check_rules(space, defaults, document)
     notices += _check_model_length(draft, workload, document)
     for notice in notices:
-        log.warning("%s", notice)
+        log.info("%s", notice)
     budget = parse_budget(given.budget.model_dump() if given.budget else None, document)
     return Problem(
         space=space,
