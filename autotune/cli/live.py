@@ -12,9 +12,10 @@ from rich.live import Live
 from rich.text import Text
 
 from autotune.cli.output import say, table
-from autotune.report.evidence import one_line, shown_flags
+from autotune.report.evidence import one_line
 from autotune.report.numbers import duration, number, percent, plural
 from autotune.report.summary import Summary, summarise
+from autotune.report.trial_line import trial_line
 from autotune.run.progress import Progress
 from autotune.spec.objective import Objective, Slo
 
@@ -70,27 +71,28 @@ def watching(
     """A function to hand to the search. Live on a terminal, plain lines elsewhere; the screen is left as it was
     however the search ends."""
     if not console.is_terminal:
-        yield lambda progress: plain(console, progress)
+        yield lambda progress: plain(console, progress, objectives)
         return
     view = View(name=name, objectives=objectives, slos=slos)
     with Live(console=console, refresh_per_second=4, transient=True, vertical_overflow="crop") as live:
 
         def watch(progress: Progress) -> None:
             if progress.event:
-                view.events.append(event_line(progress))
+                view.events.append(event_line(progress, objectives))
             live.update(view.render(progress))
 
         yield watch
 
 
-def plain(console: Console, progress: Progress) -> None:
+def plain(console: Console, progress: Progress, objectives: Sequence[Objective]) -> None:
     """One line per event; nothing for a mere tick."""
     if progress.event:
-        say(console, event_line(progress))
+        say(console, event_line(progress, objectives))
 
 
-def event_line(progress: Progress) -> str:
-    return f"[{progress.elapsed_s:7.1f} s] {one_line(progress.event, 400)}"
+def event_line(progress: Progress, objectives: Sequence[Objective]) -> str:
+    line = f"[{progress.elapsed_s:7.1f} s] {one_line(progress.event, 400)}"
+    return line if progress.finished is None else f"{line}: {trial_line(progress.finished, objectives)}"
 
 
 def eta_s(progress: Progress) -> float | None:
@@ -151,7 +153,7 @@ def _front(summary: Summary) -> RenderableType:
                 str(tried.trial),
                 *cells,
                 "yes" if tried.meets(summary.slos) else "no",
-                one_line(shown_flags(tried.config.flags), 70),
+                one_line(summary.flags_of(tried), 70),
             ]
         )
     more = len(summary.front) - _FRONT_ROWS

@@ -45,3 +45,7 @@ def options(
 def main() -> None:
     """Exits with 0 (done), 2 (user input), 3 (no valid trial), 4 (environment), 130 (interrupted) or 1 (a bug)."""
     app(prog_name="vtune")
+
+
+if __name__ == "__main__":
+    main()

@@ -7,7 +7,7 @@ import shlex
 from rich.console import Console
 
 from autotune.cli.output import say, show, table
-from autotune.report.evidence import one_line, shown_flags
+from autotune.report.evidence import one_line
 from autotune.report.numbers import duration, limit, number, percent, plural
 from autotune.report.outcome import name_of, sentence, trade_off
 from autotune.report.study import Study
@@ -61,7 +61,7 @@ def _front(console: Console, summary: Summary) -> None:
         met = "yes" if tried.meets(summary.slos) else "no"
         name = name_of(tried, summary)
         label = str(tried.trial) if name.startswith("trial") else f"{tried.trial} {name.removeprefix('the ')}"
-        rows.append([label, *cells, met, shown_flags(tried.config.flags)])
+        rows.append([label, *cells, met, summary.flags_of(tried)])
     metrics = [objective.metric for objective in summary.objectives]
     say(console)
     show(console, table("Front", ["trial", *metrics, "SLOs met", "flags"], rows, right=range(1, len(metrics) + 1)))

@@ -13,7 +13,9 @@ LINE_LIMIT = 240
 
 # CSI ("ESC[31m"), OSC ("ESC]0;title BEL") and two-character sequences, ECMA-48 section 5.
 _TERMINAL_CODE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-_])|\x9b[0-?]*[ -/]*[@-~]")
-_SECRET_NAME = re.compile(r"(?:^|[_.-])(?:TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?|KEY)(?:$|[_.-])", re.IGNORECASE)
+_SECRET_NAME = re.compile(
+    r"(?:^|[_.-])(?:(?:SECRET|PASSWORD|PASSWD|CREDENTIALS?)(?:$|[_.-])|(?:TOKEN|KEY)$)", re.IGNORECASE
+)
 _SECRET_TEXT = re.compile(
     r"\b(?:hf|sk|ghp|gho|xoxb)[_-][A-Za-z0-9_-]{8,}"
     r"|\bAKIA[0-9A-Z]{12,}"
@@ -58,10 +60,16 @@ def shown_value(name: str, value: FlagValue) -> str:
             return one_line(str(value), 120)
 
 
-def shown_flags(flags: Mapping[str, FlagValue]) -> str:
-    """`a=1, b=true`, in the order of the names; "(vLLM's defaults)" when none is given."""
-    given = [f"{one_line(n, 80)}={shown_value(n, v)}" for n, v in sorted(flags.items()) if v is not None]
-    return ", ".join(given) or "(vLLM's defaults)"
+def shown_flags(flags: Mapping[str, FlagValue], *, beside: Mapping[str, FlagValue] | None = None) -> str:
+    """`a=1, b=true`, in the order of the names. With `beside`, only what differs from it; a flag of `beside` that
+    isn't given here reads `a=vLLM's default`."""
+    if beside is None:
+        shown = {name: value for name, value in flags.items() if value is not None}
+    else:
+        names = flags.keys() | beside.keys()
+        shown = {name: flags.get(name) for name in names if flags.get(name) != beside.get(name)}
+    given = [f"{one_line(name, 80)}={shown_value(name, value)}" for name, value in sorted(shown.items())]
+    return ", ".join(given) or ("(vLLM's defaults)" if beside is None else "(as the default)")
 
 
 def _invisible(character: str) -> bool:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator, Sequence
 
 from autotune.report.command import quoted
-from autotune.report.evidence import is_secret_name, one_line, shown_flags
+from autotune.report.evidence import is_secret_name, one_line
 from autotune.report.numbers import duration, limit, number, percent, plural
 from autotune.report.outcome import confidence, name_of, sentence, trade_off
 from autotune.report.study import Study
@@ -91,7 +91,7 @@ def _comparison(summary: Summary) -> Iterator[str]:
         ("incumbent", summary.incumbent),
         ("best", summary.best or summary.closest),
     ):
-        if tried is not None:
+        if tried is not None and not (title == "best" and any(tried is other for _, other in columns)):
             name = "closest" if title == "best" and summary.best is None else title
             columns.append((f"{name} (trial {tried.trial})", tried))
     if not columns:
@@ -99,7 +99,7 @@ def _comparison(summary: Summary) -> Iterator[str]:
     metrics = _metrics(summary, [tried for _, tried in columns])
     yield "## Default, incumbent, best"
     yield ""
-    gains = {gain.objective.metric: gain for gain in summary.gains}
+    gains = {g.objective.metric: g for g in summary.gains} if summary.best is not summary.baseline else {}
     rows = []
     for metric in metrics:
         gain = gains.get(metric)
@@ -112,10 +112,10 @@ def _comparison(summary: Summary) -> Iterator[str]:
     rows.append(["failed requests", *(number(tried.failed_requests) for _, tried in columns), ""])
     rows.append(["meets the SLOs", *("yes" if t.meets(summary.slos) else "no" for _, t in columns), ""])
     rows.append(["GPUs", *(str(tried.config.gpus) for _, tried in columns), ""])
-    rows.append(["flags", *(escaped(shown_flags(tried.config.flags), 600) for _, tried in columns), ""])
+    rows.append(["flags", *(escaped(summary.flags_of(tried), 600) for _, tried in columns), ""])
     against = name_of(summary.baseline, summary) if summary.baseline else "the baseline"
     yield from _table(["", *(title for title, _ in columns), f"gain over {against}"], rows)
-    if summary.gains:
+    if summary.gains and summary.best is not summary.baseline:
         yield f"Positive gain is better. {confidence(summary.gains[0])}"
         yield ""
 
@@ -145,7 +145,7 @@ def _front(summary: Summary) -> Iterator[str]:
                 *cells,
                 "yes" if tried.meets(summary.slos) else "no",
                 str(tried.config.gpus),
-                escaped(shown_flags(tried.config.flags), 600),
+                escaped(summary.flags_of(tried), 600),
             ]
         )
     yield from _table(["trial", *(escaped(o.metric) for o in summary.objectives), "SLOs met", "GPUs", "flags"], rows)

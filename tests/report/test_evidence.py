@@ -64,7 +64,14 @@ def test_a_line_of_ten_megabytes_is_cut_at_once() -> None:
 
 @pytest.mark.parametrize(
     ("name", "secret"),
-    [("HF_TOKEN", True), ("api-key", True), ("TOKENIZERS_PARALLELISM", False), ("max-num-batched-tokens", False)],
+    [
+        ("HF_TOKEN", True),
+        ("api-key", True),
+        ("TOKENIZERS_PARALLELISM", False),
+        ("max-num-batched-tokens", False),
+        ("long-prefill-token-threshold", False),
+        ("AWS_SECRET_ACCESS_KEY", True),
+    ],
 )
 def test_secrets_are_known_by_their_names(name: str, secret: bool) -> None:
     assert is_secret_name(name) is secret
