@@ -29,6 +29,10 @@ Model = Annotated[
     str | None,
     typer.Option("--model", metavar="NAME|PATH", help="Instead of the model that the space names."),
 ]
+ModelConfig = Annotated[
+    Path | None,
+    typer.Option("--model-config", metavar="PATH", help="The model's config.json, where the model isn't at hand."),
+]
 Allow = Annotated[
     list[str] | None,
     typer.Option("--allow", metavar="FLAG", help="Search this one although it may change answers. Repeatable."),

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from autotune.cli.arguments import Allow, AllowQualityLoss, Json, Model, Space, VllmPython, Workload
+from autotune.cli.arguments import Allow, AllowQualityLoss, Json, Model, ModelConfig, Space, VllmPython, Workload
 from autotune.cli.output import answer, stdout
 
 
@@ -19,10 +18,7 @@ def check(
         str | None,
         typer.Option("--gpu", metavar="NAME|GIB", help="As if on this GPU, such as H200 or 80."),
     ] = None,
-    model_config: Annotated[
-        Path | None,
-        typer.Option("--model-config", metavar="PATH", help="The model's config.json, where the model isn't at hand."),
-    ] = None,
+    model_config: ModelConfig = None,
     vllm_python: VllmPython = None,
     allow_quality_loss: AllowQualityLoss = False,
     allow: Allow = None,

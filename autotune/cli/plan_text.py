@@ -41,22 +41,40 @@ def show_plan(console: Console, plan: Plan) -> None:
     say(console, f"{count} candidates" + (", before rules:" if space.rules else ""))
     for rule in space.rules:
         say(console, f"  rule: {rule.text}")
-    if problem.pinned:
-        say(
-            console,
-            f"Held at their baseline, because they may change answers: {', '.join(problem.pinned)} "
-            "(--allow-quality-loss searches them all, --allow FLAG one of them)",
-        )
+    for removed in plan.removed:
+        say(console, f"  not searched: {removed.name}={removed.value}: {removed.reason}")
     for notice in problem.notices:
         say(console, f"Note: {notice}", style="yellow")
+    _capacity(console, plan)
     _estimate(console, plan)
+
+
+def _capacity(console: Console, plan: Plan) -> None:
+    if not plan.capacity:
+        return
+    rows = [
+        [
+            row.change,
+            str(row.capacity.gpus),
+            number(row.capacity.weights_gib),
+            number(row.capacity.kv_gib),
+            number(row.capacity.kv_tokens),
+            "-" if row.capacity.max_concurrency is None else f"{row.capacity.max_concurrency:,.1f}",
+            "" if row.capacity.fits else "doesn't fit",
+        ]
+        for row in plan.capacity
+    ]
+    on = f" on GPUs of {number(plan.gpu_gib)} GiB" if plan.gpu_gib is not None else ""
+    columns = ["", "GPUs", "weights GiB", "KV GiB", "KV tokens", "full-length requests", ""]
+    say(console)
+    show(console, table(f"Capacity{on}, estimated; GiB per GPU", columns, rows, right=range(1, 6)))
 
 
 def _estimate(console: Console, plan: Plan) -> None:
     found = plan.estimate
     low, high = found.trials
     trials = plural(low, "trial") if low == high else f"{low:,} to {plural(high, 'trial')}"
-    unit = "CPU engine" if plan.catalogue.platform == "cpu" else "GPU"
+    unit = "CPU engine" if plan.platform == "cpu" else "GPU"
     say(console)
     say(
         console,

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from autotune import __version__
 from autotune.engine.catalogue import read_catalogue
 from autotune.engine.gpus import all_gpus, visible
-from autotune.errors import UserError
+from autotune.engine.model_files import read_model_shape
+from autotune.errors import EnvironmentProblem, UserError
 from autotune.history.rundir import RunDir, RunHeader
 from autotune.report.plan import Plan, plan
 from autotune.run.options import SearchOptions
+from autotune.spec.capacity import gpu_gib
 from autotune.spec.catalogue import Catalogue
 from autotune.spec.problem import Problem
 from autotune.spec.space_file import Overrides, Sources, parse_problem, read_sources
@@ -29,6 +30,14 @@ class Prepared:
     catalogue: Catalogue
     run: RunDir
     plan: Plan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Machine:
+    """Devices to run on, and the memory of one; None where that isn't known here (a cluster's, a CPU's)."""
+
+    devices: int | None
+    gpu_gib: float | None = None
 
 
 def checked(
@@ -51,7 +60,15 @@ def checked(
         allow=allow,
         overrides=Overrides(model=model),
     )
-    return plan(problem, catalogue, devices=None)
+    gpus = visible(all_gpus()) if gpu is None and catalogue.platform != "cpu" else ()
+    return plan(
+        problem,
+        catalogue,
+        shape=read_model_shape(problem.space.model, model_config=model_config),
+        devices=len(gpus) or None,
+        gpu_gib=_gpu_gib(gpu) if gpu is not None else (gpus[0].total_gib if gpus else None),
+        platform="cuda" if gpu is not None else None,
+    )
 
 
 def prepare_new(
@@ -62,6 +79,7 @@ def prepare_new(
     options: SearchOptions,
     overrides: Overrides,
     allow: Sequence[str],
+    model_config: Path | None,
 ) -> Prepared:
     """Checks everything, then makes the run's folder. Raises UserError or EnvironmentProblem; nothing is left then."""
     catalogue = read_catalogue(options.vllm_python)
@@ -70,7 +88,14 @@ def prepare_new(
     problem = parse_problem(
         sources, catalogue=catalogue, allow_quality_loss=options.allow_quality_loss, allow=allow, overrides=overrides
     )
-    planned = plan(problem, catalogue, devices=_devices(options))
+    machine = _machine(options)
+    planned = _planned(problem, catalogue, options, machine, model_config)
+    kept: dict[str, str | int | None] = {
+        "model": overrides.model,
+        "allow": ",".join(allow) or None,
+        "devices": machine.devices,
+    }
+    kept["model_config"] = str(model_config) if model_config else None
     header = RunHeader(
         name=problem.space.name,
         seed=problem.seed,
@@ -83,7 +108,7 @@ def prepare_new(
         slos=problem.slos,
         budget=problem.budget,
         started_at=time.time(),
-        options=_kept(options, model=overrides.model, allow=allow),
+        options=_scalars(options.to_json()) | kept,
         versions=_versions(catalogue),
     )
     folder = out or _default_folder(problem.space.name)
@@ -93,7 +118,7 @@ def prepare_new(
         raise UserError(
             f"the run's folder can't be made: {error.strerror}", file=folder, remedy="choose another with --out"
         ) from None
-    return Prepared(problem=problem, options=options, catalogue=catalogue, run=run, plan=planned)
+    return Prepared(problem=planned.problem, options=options, catalogue=catalogue, run=run, plan=planned)
 
 
 def prepare_resumed(folder: Path, *, overrides: Overrides, address: str | None) -> Prepared:
@@ -133,9 +158,11 @@ def prepare_resumed(folder: Path, *, overrides: Overrides, address: str | None) 
         budget = replace(budget, trials=overrides.trials)
     if budget != header.budget:
         run.update(budget=budget)
-    problem = replace(problem, budget=budget)
-    planned = plan(problem, catalogue, devices=_devices(options))
-    return Prepared(problem=problem, options=options, catalogue=catalogue, run=run, plan=planned)
+    given = header.options.get("model_config")
+    planned = _planned(
+        replace(problem, budget=budget), catalogue, options, _as_before(header), Path(str(given)) if given else None
+    )
+    return Prepared(problem=planned.problem, options=options, catalogue=catalogue, run=run, plan=planned)
 
 
 def overridden(
@@ -163,13 +190,42 @@ def _time_s(option: str, given: str | None) -> float | None:
     return seconds
 
 
-def _devices(options: SearchOptions) -> int | None:
-    """Of this machine; None where the search will run elsewhere."""
+def _machine(options: SearchOptions) -> _Machine:
     if options.simulate:
-        return options.simulated_gpus
-    if options.address is not None:
-        return None
-    return 1 if options.platform == "cpu" else len(visible(all_gpus())) or None
+        return _Machine(devices=options.simulated_gpus)
+    if options.address is not None or options.platform == "cpu":  # CPU engines take turns, whatever their ranks
+        return _Machine(devices=None)
+    gpus = visible(all_gpus())
+    if not gpus:
+        raise EnvironmentProblem(
+            "no GPU found on this machine. Run vtune where the GPUs are, join a cluster with --address, or name an "
+            "interpreter with a CPU build of vLLM: --vllm-python PATH"
+        )
+    return _Machine(devices=len(gpus), gpu_gib=gpus[0].total_gib)
+
+
+def _as_before(header: RunHeader) -> _Machine:
+    """A resumed run must search the space that it began with, so what was taken out then is taken out again."""
+    devices = header.options.get("devices")
+    return _Machine(devices=devices if isinstance(devices, int) else None)
+
+
+def _planned(
+    problem: Problem, catalogue: Catalogue, options: SearchOptions, machine: _Machine, model_config: Path | None
+) -> Plan:
+    shape = None
+    try:
+        shape = read_model_shape(problem.space.model, model_config=model_config)
+    except EnvironmentProblem as error:
+        if not options.simulate:  # a real engine couldn't load it either
+            raise
+        problem = replace(problem, notices=(*problem.notices, f"not judged by the model's shape: {error}"))
+    return plan(problem, catalogue, shape=shape, devices=machine.devices, gpu_gib=machine.gpu_gib)
+
+
+def _gpu_gib(given: str) -> float:
+    """`H200`, `80 GiB`, or GiB as a plain number."""
+    return gpu_gib(f"{given} GiB" if given.strip().replace(".", "", 1).isdigit() else given)
 
 
 def _default_folder(name: str) -> Path:
@@ -183,8 +239,8 @@ def _default_folder(name: str) -> Path:
     return folder
 
 
-def _kept(options: SearchOptions, *, model: str | None, allow: Sequence[str]) -> dict[str, Any]:
-    return {**options.to_json(), "model": model, "allow": ",".join(allow) or None}
+def _scalars(values: Mapping[str, object]) -> dict[str, bool | int | float | str | None]:
+    return {name: value for name, value in values.items() if isinstance(value, bool | int | float | str | None)}
 
 
 def _versions(catalogue: Catalogue) -> dict[str, str]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from autotune.cli.arguments import Allow, AllowQualityLoss, Json, Model, SpaceOrNone, VllmPython, Workload
+from autotune.cli.arguments import Allow, AllowQualityLoss, Json, Model, ModelConfig, SpaceOrNone, VllmPython, Workload
 from autotune.cli.boundary import INTERRUPTED, crash_folder
 from autotune.cli.output import answer, say, stderr, stdout
 from autotune.errors import NoValidTrial, UserError
@@ -33,6 +33,7 @@ def search(
     space: SpaceOrNone = None,
     workload: Workload = None,
     model: Model = None,
+    model_config: ModelConfig = None,
     out: Annotated[
         Path | None,
         typer.Option("--out", metavar="DIR", help="The run's folder. Default: runs/<space>-<time>/."),
@@ -91,6 +92,7 @@ def search(
             "--space": space,
             "--workload": workload,
             "--model": model,
+            "--model-config": model_config,
             "--out": out,
             "--seed": seed,
             "--sampler": sampler,
@@ -118,7 +120,13 @@ def search(
             simulated_gpus=simulated_gpus,
         )
         prepared = prepare_new(
-            space, workload=workload, out=out, options=options, overrides=overrides, allow=allow or ()
+            space,
+            workload=workload,
+            out=out,
+            options=options,
+            overrides=overrides,
+            allow=allow or (),
+            model_config=model_config,
         )
     _search(prepared, json=json)
 

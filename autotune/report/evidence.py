@@ -64,11 +64,10 @@ def shown_flags(flags: Mapping[str, FlagValue], *, beside: Mapping[str, FlagValu
     """`a=1, b=true`, in the order of the names. With `beside`, only what differs from it; a flag of `beside` that
     isn't given here reads `a=vLLM's default`."""
     if beside is None:
-        shown = {name: value for name, value in flags.items() if value is not None}
+        names = [name for name, value in flags.items() if value is not None]
     else:
-        names = flags.keys() | beside.keys()
-        shown = {name: flags.get(name) for name in names if flags.get(name) != beside.get(name)}
-    given = [f"{one_line(name, 80)}={shown_value(name, value)}" for name, value in sorted(shown.items())]
+        names = [name for name in flags.keys() | beside.keys() if flags.get(name) != beside.get(name)]
+    given = [f"{one_line(name, 80)}={shown_value(name, flags.get(name))}" for name in sorted(names)]
     return ", ".join(given) or ("(vLLM's defaults)" if beside is None else "(as the default)")
 
 

@@ -3,22 +3,32 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, assert_never
 
+from autotune.report.capacity_table import CapacityRow, capacity_form, capacity_table
 from autotune.report.estimate import Estimate, estimate, estimate_form, points
 from autotune.report.evidence import shown_value
 from autotune.report.form import slo_form
 from autotune.spec.catalogue import Catalogue
+from autotune.spec.legality import Removed, legal_space
+from autotune.spec.model import ModelShape
 from autotune.spec.problem import Problem
 from autotune.spec.space import Bundles, Choice, Condition, Dimension, Domain, FloatRange, IntRange
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
+    """`problem` without what can't run; `removed`: values taken out of it. `capacity` is empty where the model's shape
+    or the GPU isn't known. `platform`: what it was made for."""
+
     problem: Problem
     catalogue: Catalogue
     estimate: Estimate
+    platform: str
+    removed: tuple[Removed, ...] = ()
+    capacity: tuple[CapacityRow, ...] = ()
+    gpu_gib: float | None = None
 
     @property
     def points(self) -> float:
@@ -26,12 +36,33 @@ class Plan:
         return points(self.problem.space)
 
 
-def plan(problem: Problem, catalogue: Catalogue, *, devices: int | None) -> Plan:
-    """`devices`: how many there are to run on; None = not known."""
+def plan(
+    problem: Problem,
+    catalogue: Catalogue,
+    *,
+    shape: ModelShape | None,
+    devices: int | None,
+    gpu_gib: float | None = None,
+    platform: str | None = None,
+) -> Plan:
+    """Judges the space by the model's shape and by the number of devices there are to run on (None: not known).
+    `platform`: instead of the catalogue's, to plan on one machine for another.
+
+    Raises UserError for a value that this model can't have, EnvironmentProblem where too few GPUs leave nothing.
+    """
+    removed: tuple[Removed, ...] = ()
+    if shape is not None:
+        space, removed = legal_space(problem.space, shape, gpus_available=devices, file=problem.space_file)
+        problem = replace(problem, space=space)
+    sized = gpu_gib is not None or "kv-cache-memory-bytes" in problem.space.fixed
     return Plan(
         problem=problem,
         catalogue=catalogue,
-        estimate=estimate(problem, platform=catalogue.platform, devices=devices),
+        estimate=estimate(problem, platform=platform or catalogue.platform, devices=devices),
+        platform=platform or catalogue.platform,
+        removed=removed,
+        capacity=capacity_table(problem, shape, gpu_gib=gpu_gib or 0.0) if shape is not None and sized else (),
+        gpu_gib=gpu_gib,
     )
 
 
@@ -45,7 +76,7 @@ def plan_form(made: Plan) -> dict[str, Any]:
         "workload_file": str(problem.workload_file) if problem.workload_file else None,
         "model": problem.space.model,
         "vllm_version": made.catalogue.vllm_version,
-        "platform": made.catalogue.platform,
+        "platform": made.platform,
         "objectives": [{"metric": o.metric, "direction": o.direction} for o in problem.objectives],
         "slos": [slo_form(slo) for slo in problem.slos],
         "budget": {"gpu_s": problem.budget.gpu_s, "wall_s": problem.budget.wall_s, "trials": problem.budget.trials},
@@ -56,6 +87,9 @@ def plan_form(made: Plan) -> dict[str, Any]:
         "rules": [rule.text for rule in problem.space.rules],
         "pinned": list(problem.pinned),
         "incumbent": dict(problem.incumbent.flags) if problem.incumbent else None,
+        "removed": [{"name": one.name, "value": one.value, "reason": one.reason} for one in made.removed],
+        "gpu_gib": made.gpu_gib,
+        "capacity": [capacity_form(row) for row in made.capacity],
         "notices": list(problem.notices),
         "longest_request_tokens": problem.workload.longest_request_tokens,
         "estimate": estimate_form(made.estimate),
