@@ -49,7 +49,7 @@ class HttpLoader:
             workload=workload,
             rung=rung,
             seed=seed,
-            vocabulary=self.vocabulary or vocabulary_of(endpoint.config.model),
+            vocabulary=vocabulary_of(endpoint.config.model) if self.vocabulary is None else self.vocabulary,
             drain_limit_s=self.drain_limit_s,
             request_timeout_s=self.request_timeout_s,
         )

@@ -16,6 +16,9 @@ from autotune.spec.workload import ClosedLoop, Rung
 
 Floats = NDArray[np.float64]
 
+_SHORTEST_S = 1e-6
+"""The clients' resolution: a window shorter than that holds nothing to divide."""
+
 
 def percentile(values: Sequence[float] | Floats, q: float) -> float:
     """Nearest-rank percentile, so that a p99 is a latency some request really had; `q` in [0, 1].
@@ -186,7 +189,7 @@ def _rates_in_window(finished: Sequence[RequestRecord], good: NDArray[np.bool_],
 
     Counting whole requests by their end would favour engines whose waves happen to end just inside the window.
     """
-    if not finished or window_s <= 0:
+    if not finished or window_s <= _SHORTEST_S:
         return _Rates()
     ordered = sorted(finished, key=lambda record: record.sent_s)
     times_s, owner, weights = _token_times(ordered)
@@ -195,13 +198,12 @@ def _rates_in_window(finished: Sequence[RequestRecord], good: NDArray[np.bool_],
     share = np.bincount(owner, weights=weights * inside, minlength=len(ordered)) / np.maximum(tokens, 1)
     prompts = np.array([r.prompt_tokens or 0 for r in ordered if (r.first_token_s or 0.0) <= window_s])
     output = float((weights * inside).sum())
-    bins = np.histogram(times_s[inside], bins=intervals.BINS, range=(0.0, window_s), weights=weights[inside])[0]
     return _Rates(
         output_tok_per_s=output / window_s,
         total_tok_per_s=(output + float(prompts.sum())) / window_s,
         requests_per_s=float(share.sum()) / window_s,
         goodput_rps=float(share[good].sum()) / window_s,
-        tokens_per_bin=bins.astype(float),
+        tokens_per_bin=_binned(times_s, weights, window_s),
         bins_s=window_s,
     )
 
@@ -215,7 +217,7 @@ def _rates_so_far(
     streamed_tokens: int | None,
 ) -> _Rates:
     """`busy` requests are being answered now; their records will come only when they end."""
-    if elapsed_s <= 0 or not (finished or streamed_tokens):
+    if elapsed_s <= _SHORTEST_S or not (finished or streamed_tokens):
         return _Rates()
     if not finished:
         return _Rates(output_tok_per_s=(streamed_tokens or 0) / elapsed_s)
@@ -226,9 +228,9 @@ def _rates_so_far(
     # Before this moment every request's tokens are known, unless one stays longer than any has so far.
     known_until_s = elapsed_s - max((record.done_s or 0.0) - record.sent_s for record in finished)
     bins: Floats | None = None
-    if known_until_s > 0:
+    if known_until_s > _SHORTEST_S:
         times_s, _, weights = _token_times(finished)
-        bins = np.histogram(times_s, bins=intervals.BINS, range=(0.0, known_until_s), weights=weights)[0].astype(float)
+        bins = _binned(times_s, weights, known_until_s)
     return _Rates(
         output_tok_per_s=streamed / elapsed_s,
         total_tok_per_s=(streamed + requests * mean_prompt) / elapsed_s,
@@ -304,6 +306,13 @@ def _token_times(records: Sequence[RequestRecord]) -> tuple[Floats, NDArray[np.i
     times_s = first_s[owner] + (since_all - since_all[starts][owner]) / 1e6
     weights = (np.array([_tokens(record) for record in records]) / events)[owner]
     return times_s, owner, weights
+
+
+def _binned(times_s: Floats, weights: Floats, window_s: float) -> Floats:
+    """The tokens in each of `intervals.BINS` equal stretches of [0, window_s]."""
+    inside = times_s <= window_s
+    bins = np.minimum((times_s[inside] / window_s * intervals.BINS).astype(np.int64), intervals.BINS - 1)
+    return np.bincount(bins, weights=weights[inside], minlength=intervals.BINS).astype(float)
 
 
 def _at(values: Floats, q: float) -> float | None:
