@@ -15,10 +15,24 @@ from importlib.metadata import PackageNotFoundError, distribution, requires
 from pathlib import Path
 
 import pytest
+import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[1]
+QWEN2_72B = {
+    "architectures": ["Qwen2ForCausalLM"],
+    "model_type": "qwen2",
+    "hidden_size": 8192,
+    "intermediate_size": 29568,
+    "num_hidden_layers": 80,
+    "num_attention_heads": 64,
+    "num_key_value_heads": 8,
+    "vocab_size": 152064,
+    "max_position_embeddings": 32768,
+    "tie_word_embeddings": False,
+    "torch_dtype": "bfloat16",
+}
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
 
@@ -105,11 +119,23 @@ def test_shipped_spaces_are_listed_outside_a_checkout(stranger: Path, tmp_path: 
         assert re.search(rf"\b{re.escape(space.stem)}\b", answer.stdout)
 
 
-def test_init_writes_a_space_and_its_workload_where_it_is_run(stranger: Path, tmp_path: Path) -> None:
+def test_init_writes_a_space_and_the_workload_it_names_where_it_is_run(stranger: Path, tmp_path: Path) -> None:
     answer = vtune(stranger, "init", "72b", cwd=tmp_path)
     assert answer.returncode == 0, answer.stderr
-    assert (tmp_path / "spaces/72b.yaml").read_text() == (ROOT / "search_spaces/72b.yaml").read_text()
-    assert list(tmp_path.rglob("workloads/*.yaml"))
+    space = tmp_path / "spaces/72b.yaml"
+    workload = space.parent / yaml.safe_load(space.read_text())["workload"]
+    assert workload.resolve().is_relative_to(tmp_path.resolve())
+    assert workload.read_text() == (ROOT / "workloads/chat.yaml").read_text()
+
+
+def test_what_init_wrote_is_a_search_as_it_stands(stranger: Path, tmp_path: Path) -> None:
+    """Its flags are looked up in the vLLM of the test environment; the model's shape comes from a file."""
+    assert vtune(stranger, "init", "72b", cwd=tmp_path).returncode == 0
+    (tmp_path / "config.json").write_text(json.dumps(QWEN2_72B))
+    words = ["--space", "spaces/72b.yaml", "--gpu", "H200", "--model-config", "config.json"]
+    answer = vtune(stranger, "check", *words, "--vllm-python", sys.executable, cwd=tmp_path)
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+    assert "tensor-parallel-size" in answer.stdout
 
 
 # --- beside an installed vLLM -----------------------------------------------------------------------------------------
