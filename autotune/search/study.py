@@ -24,6 +24,7 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 from autotune.errors import UserError
 from autotune.history.record import Role
 from autotune.search.design import REPLACEMENTS, design_size, initial_design, random_points
+from autotune.search.feasibility import Feasibility, distance
 from autotune.search.points import choose, effective_key, every_point, locate, size
 from autotune.search.telling import RULE_BROKEN, Told, told
 from autotune.spec.config import EngineConfig, FlagValue
@@ -40,6 +41,10 @@ ASKS = 32
 """Of the sampler, for one suggestion, before a random point is taken."""
 ASKS_FOR_SIZE = 8
 """Legal suggestions of another GPU count that are turned down for one of the wanted count."""
+ASKS_FOR_LIKELY = 6
+"""Suggestions unlikely to start that are turned down before the nearest likely point is taken instead."""
+BOLD_SHARE = 0.03
+"""Of the sampled suggestions, made without asking whether the engine is likely to start."""
 ENUMERABLE = 20_000
 """Spaces up to this many points are listed to find the last untried ones."""
 
@@ -84,6 +89,9 @@ class Study:
             ),
             key=lambda point: self._key(self._decode(point)),
         )
+        # Grouped by engine size, the default's first: a change of size costs the searcher a drain and new actors.
+        first = problem.space.default().gpus
+        self._design.sort(key=lambda point: (self._decode(point).gpus != first, self._decode(point).gpus))
         self._latest: dict[int, int] = {}
         self._attempts: dict[int, int] = {}
         self._taken: set[str] = set()
@@ -153,12 +161,11 @@ class Study:
             role, config = self._given[number]
             return self._fix(number, role, config, locate(self._problem.space, config, self._defaults))
         index = number - len(self._given)
-        if index < len(self._design):
-            point = self._design[index]
-            if self._fresh(self._decode(point), accept):
-                return self._fix(number, "search", self._decode(point), point)
-        elif (sampled := self._sample(number, gpus, accept)) is not None:
-            return sampled
+        if index >= len(self._design):
+            return self._sample(number, gpus, accept)
+        point = self._design[index]
+        if self._fresh(self._decode(point), accept):
+            return self._fix(number, "search", self._decode(point), point)
         return self._untried(number, gpus, accept)
 
     def retry(self, number: int) -> Suggestion:
@@ -193,9 +200,11 @@ class Study:
         self._live.clear()
         return numbers
 
-    def _sample(self, number: int, gpus: int | None, accept: Accept | None) -> Suggestion | None:
+    def _sample(self, number: int, gpus: int | None, accept: Accept | None) -> Suggestion | SpaceExhausted:
+        feasibility = self._feasibility(number)
         other: tuple[Trial, Point] | None = None
-        turned_down = 0
+        unlikely: list[Point] = []
+        sizes = 0
         for attempt in range(ASKS):
             trial = self._new_trial(self._new_sampler(number, attempt))
             point = choose(trial, self._problem.space)
@@ -204,21 +213,47 @@ class Study:
                 self._close(trial, RULE_BROKEN)
             elif self._key(config) in self._taken:
                 self._close(trial, Told(state="fail", why="tried already"))
+            elif feasibility is not None and not feasibility.likely(point):
+                self._close(trial, Told(state="fail", why="unlikely to start"))
+                unlikely.append(point)
             else:
                 if other is not None:
                     self._close(other[0], Told(state="fail", why=f"needs other than the {gpus} GPUs asked for"))
                 if gpus is None or config.gpus == gpus:
                     return self._register(trial, number, "search", config, point)
                 other = trial, point
-                turned_down += 1
-                if turned_down == ASKS_FOR_SIZE:
-                    break
-        if other is None:
-            return None
-        return self._register(other[0], number, "search", self._decode(other[1]), other[1])
+                sizes += 1
+            if sizes == ASKS_FOR_SIZE or len(unlikely) == ASKS_FOR_LIKELY:
+                break
+        if other is not None:
+            return self._register(other[0], number, "search", self._decode(other[1]), other[1])
+        return self._untried(number, gpus, accept, feasibility=feasibility, near=unlikely[0] if unlikely else None)
 
-    def _untried(self, number: int, gpus: int | None, accept: Accept | None) -> Suggestion | SpaceExhausted:
-        """A random point that is legal and new, of the wanted size if possible; of a small space, any that is left."""
+    def _feasibility(self, number: int) -> Feasibility | None:
+        """None where nothing is known, and for a few suggestions, so that a wrong belief gets corrected."""
+        if np.random.default_rng([self._seed, 0xB01D, number]).random() < BOLD_SHARE:
+            return None
+        ran: list[Point] = []
+        failed: list[Point] = []
+        for trial in self._study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.PRUNED)):
+            if trial.params and "number" in trial.user_attrs:
+                (failed if "feasible" in trial.constraints else ran).append(trial.params)
+        return Feasibility.learn(self._problem.space, ran=ran, failed=failed)
+
+    def _untried(
+        self,
+        number: int,
+        gpus: int | None,
+        accept: Accept | None,
+        *,
+        feasibility: Feasibility | None = None,
+        near: Point | None = None,
+    ) -> Suggestion | SpaceExhausted:
+        """A random point that is legal and new; of a small space, any that is left.
+
+        If possible it is likely to start, needs the wanted number of GPUs, and lies near the point that the sampler
+        wanted (a candidate for the edge of what runs).
+        """
         space = self._problem.space
         random = random_points(space, seed=self._seed, stream=1 + number)
         drawn = [next(random) for _ in range(REPLACEMENTS)]
@@ -227,7 +262,10 @@ class Study:
             fresh = [point for point in every_point(space) if self._fresh(self._decode(point), accept)]
         if not fresh:
             return SpaceExhausted(tried=len(self._taken))
-        point = next((point for point in fresh if self._decode(point).gpus == gpus), fresh[0])
+        if feasibility is not None:
+            fresh = [point for point in fresh if feasibility.likely(point)] or fresh
+        fresh = [point for point in fresh if self._decode(point).gpus == gpus] or fresh
+        point = fresh[0] if near is None else min(fresh, key=lambda point: distance(space, point, near))
         return self._fix(number, "search", self._decode(point), point)
 
     def _fix(self, number: int, role: Role, config: EngineConfig, point: Point | None) -> Suggestion:

@@ -1,7 +1,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -146,6 +149,29 @@ def test_suggestions_with_several_trials_running_replay_too(opened: Callable[...
 def test_another_seed_gives_other_suggestions(opened: Callable[..., Study]) -> None:
     one, other = (search(opened(problem(seed=seed), name=str(seed)), 6) for seed in (1, 2))
     assert [a.config for a in one[1:]] != [a.config for a in other[1:]]
+
+
+REPLAY = """
+import sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+from search_problems import DEFAULTS, ask, problem, serving_verdict
+from autotune.search.study import Study
+study = Study.open(Path(sys.argv[2]), problem(), sampler="tpe", defaults=DEFAULTS, study_name="s")
+for number in range(24):
+    asked = ask(study)
+    study.tell(number, serving_verdict(asked.config, number))
+    print(asked.config.key)
+"""
+
+
+def test_another_process_with_another_hash_seed_suggests_the_same(tmp_path: Path) -> None:
+    def run(hash_seed: int) -> str:
+        words = [sys.executable, "-c", REPLAY, str(Path(__file__).parent), str(tmp_path / f"{hash_seed}.journal")]
+        environment = {**os.environ, "PYTHONHASHSEED": str(hash_seed)}
+        return subprocess.run(words, env=environment, capture_output=True, text=True, check=True).stdout
+
+    assert run(1) == run(2) != ""
 
 
 # ---------------------------------------------------------------- what is never suggested
@@ -338,7 +364,7 @@ def test_a_toy_with_a_forbidden_zone_is_solved_with_few_attempts_inside_it(
     opened: Callable[..., Study], objectives: tuple[Objective, ...]
 ) -> None:
     shares, bests = [], []
-    for seed in range(3):
+    for seed in range(2):
         study = opened(problem(TOY, objectives=objectives, slos=(), seed=seed), name=str(seed))
         verdicts = []
         for number in range(61):
@@ -346,5 +372,5 @@ def test_a_toy_with_a_forbidden_zone_is_solved_with_few_attempts_inside_it(
             study.tell(number, verdicts[-1])
         shares.append(sum(isinstance(v, Infeasible) for v in verdicts[21:]) / 40)
         bests.append(max(v.measurement.output_tok_per_s_per_gpu or 0 for v in verdicts if isinstance(v, Measured)))
-    assert sorted(shares)[1] <= 0.45
-    assert sorted(bests)[1] >= 0.62 * 0.96
+    assert sum(shares) / 2 <= 0.15
+    assert sum(bests) / 2 >= 0.62 * 0.97
