@@ -26,7 +26,8 @@ _STYLES: Mapping[str, str] = {
     "invalid": "magenta",
     "broken": "red",
 }
-_FRONT_ROWS = 8
+_OTHER_LINES = 14
+"""Lines of the view besides the rows of its two tables."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -40,7 +41,8 @@ class View:
     _records: int = -1
     _summary: Summary | None = None
 
-    def render(self, progress: Progress) -> RenderableType:
+    def render(self, progress: Progress, *, height: int = 40) -> RenderableType:
+        """Everything that fits into `height` lines: of the front the best in the first objective."""
         if len(progress.records) != self._records:  # the front changes only when a trial ends
             self._records = len(progress.records)
             self._summary = summarise(progress.records, self.objectives, self.slos)
@@ -49,7 +51,8 @@ class View:
         if progress.running:
             parts += [Text(), _running(progress)]
         if self._summary.front:
-            parts += [Text(), _front(self._summary)]
+            rows = max(3, height - _OTHER_LINES - len(progress.running))
+            parts += [Text(), _front(self._summary, at_most=rows)]
         if self.events:
             parts += [Text(), *(Text(event, style="dim", no_wrap=True, overflow="ellipsis") for event in self.events)]
         return Group(*parts)
@@ -79,7 +82,7 @@ def watching(
         def watch(progress: Progress) -> None:
             if progress.event:
                 view.events.append(event_line(progress, objectives))
-            live.update(view.render(progress))
+            live.update(view.render(progress, height=console.height))
 
         yield watch
 
@@ -140,25 +143,25 @@ def _running(progress: Progress) -> RenderableType:
     return table("Running", ["trial", "role", "GPUs", "stage", "", "for"], rows, right=(0, 2, 5))
 
 
-def _front(summary: Summary) -> RenderableType:
+def _front(summary: Summary, *, at_most: int) -> RenderableType:
     rows = []
-    for tried in summary.front[:_FRONT_ROWS]:
+    for tried in summary.front[:at_most]:
         gains = {gain.objective.metric: gain for gain in summary.gains_of(tried)}
         cells = []
         for objective in summary.objectives:
-            gain = gains.get(objective.metric)
+            gain = gains.get(objective.metric) if tried is not summary.baseline else None
             cells.append(number(tried.mean(objective.metric)) + (f" ({percent(gain.value)})" if gain else ""))
         rows.append(
             [
                 str(tried.trial),
                 *cells,
                 "yes" if tried.meets(summary.slos) else "no",
-                one_line(summary.flags_of(tried), 70),
+                summary.flags_of(tried),
             ]
         )
-    more = len(summary.front) - _FRONT_ROWS
+    more = len(summary.front) - at_most
     title = "Front (gain over the default)" if summary.default else "Front"
     if more > 0:
         title += f", {more} more"
     metrics = [objective.metric for objective in summary.objectives]
-    return table(title, ["trial", *metrics, "SLOs met", "flags"], rows, right=range(len(metrics) + 1))
+    return table(title, ["trial", *metrics, "SLOs met", "flags"], rows, right=range(len(metrics) + 1), fold=False)

@@ -31,8 +31,8 @@ def answer(content: Mapping[str, Any]) -> None:
 
 
 def say(console: Console, text: str = "", *, style: str = "") -> None:
-    """Prints `text` as it is: no markup in it is obeyed, no long line folded when piped."""
-    console.print(Text(text, style=style), soft_wrap=True)
+    """Prints `text` as it is: no markup in it is obeyed. A terminal folds long lines between words, a pipe nowhere."""
+    console.print(Text(text, style=style), soft_wrap=not console.is_terminal)
 
 
 def table(
@@ -42,11 +42,18 @@ def table(
     *,
     right: Sequence[int] = (),
     cell_limit: int = 600,
+    fold: bool = True,
 ) -> Table:
-    """`right`: the columns (from 0) whose cells are numbers. Cells are shown as they are, cut at `cell_limit`."""
+    """`right`: the columns (from 0) whose cells are numbers. Cells are shown as they are, cut at `cell_limit`; with
+    `fold` False the last column is cut at the screen's edge, so that each row is one line."""
     made = Table(title=Text(title, style="bold"), title_justify="left", box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for index, column in enumerate(columns):
-        made.add_column(Text(column, style="dim"), justify="right" if index in right else "left", overflow="fold")
+        made.add_column(
+            Text(column, style="dim"),
+            justify="right" if index in right else "left",
+            overflow="fold" if fold else "ellipsis",
+            no_wrap=not fold,
+        )
     for row in rows:
         made.add_row(*(Text(one_line(cell, cell_limit)) for cell in row))
     return made

@@ -137,7 +137,7 @@ def _front(summary: Summary) -> Iterator[str]:
         gains = {gain.objective.metric: gain for gain in summary.gains_of(tried)}
         cells = []
         for objective in summary.objectives:
-            gain = gains.get(objective.metric)
+            gain = gains.get(objective.metric) if tried is not summary.baseline else None
             cells.append(number(tried.mean(objective.metric)) + (f" ({percent(gain.value)})" if gain else ""))
         rows.append(
             [

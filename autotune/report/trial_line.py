@@ -26,8 +26,13 @@ def trial_line(record: TrialRecord, objectives: Sequence[Objective]) -> str:
             what = f"{one_line(cause, 60)}: {one_line(error, 160)}"
         case _:
             assert_never(record.verdict)
-    tried = shown_flags(record.point) if record.point else f"the {record.role}"
-    return f"{what}; {tried}"
+    match record.role:
+        case "default" | "incumbent" | "baseline":
+            return f"{what}; the {record.role}"
+        case "search" | "confirm":
+            return f"{what}; {shown_flags(record.point)}"
+        case _:
+            assert_never(record.role)
 
 
 def _values(measurement: Measurement, objectives: Sequence[Objective]) -> str:
