@@ -50,6 +50,7 @@ def cluster(options: SearchOptions, *, largest_engine: int) -> Iterator[Cluster]
 
     Raises EnvironmentProblem when GPUs are asked for and there are none, or when a node lacks what a trial needs.
     """
+    logging.getLogger("ray").setLevel(logging.ERROR)  # what it warns of is about Ray clusters, not about this search
     on_gpus = options.simulate or options.platform != "cpu"
     if options.address is None:
         gpus = options.simulated_gpus if options.simulate else (len(visible(all_gpus())) if on_gpus else 0)

@@ -15,6 +15,13 @@ from autotune.trial.climb import Snapshot
 
 log = logging.getLogger(__name__)
 
+MIN_REQUESTS, MIN_S = 100, 3.0
+
+
+def earliest_stop(rung: Rung) -> tuple[int, float]:
+    """Finished requests and seconds before which nobody is stopped: ramp-up makes every engine look slow at first."""
+    return min(rung.requests, MIN_REQUESTS), max(MIN_S, rung.duration_s / 4)
+
 
 class DominanceScheduler(FIFOScheduler):  # type: ignore[misc]  # ray has no types
     """Optuna can't prune with several objectives (its `should_prune` raises), so this does (docs/design.md, 3)."""
@@ -56,6 +63,6 @@ class DominanceScheduler(FIFOScheduler):  # type: ignore[misc]  # ray has no typ
             self._ledger.problem.slos,
             looks=live.looks,
             between_run_cv=self._cv,
-            minimum=(reference.requests, reference.duration_s),
+            minimum=earliest_stop(reference),
         )
         return isinstance(live.dominated, Dominated)

@@ -66,7 +66,8 @@ def climb(
     """Yields a snapshot about once a second and returns the outcome.
 
     `cancelled` is asked between snapshots; once it says True, the load is cancelled, the engine stopped, and the
-    outcome carries what was seen up to then with verdict None. `name` names the engine's log folder. `clock` counts seconds.
+    outcome carries what was seen up to then with verdict None. `name` names the engine's log folder; `clock` counts
+    seconds.
     """
     climber = _Climber(config=config, workload=workload, slos=tuple(slos), seed=seed, loader=loader)
     began = clock()
