@@ -88,7 +88,7 @@ def _load(path: Path) -> Catalogue | None:
 
 
 def _keep(path: Path, catalogue: Catalogue) -> None:
-    """Written beside and renamed, so that a reader never sees half a file. A cache that can't be written is no error."""
+    """Written beside and renamed, so that nobody reads half a file. A cache that can't be written is no error."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=".", delete=False, encoding="utf-8") as file:

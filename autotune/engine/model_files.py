@@ -125,7 +125,7 @@ def _cached(model: str) -> Path | None:
 
 
 def _from_hub(model: str) -> Mapping[str, object]:
-    """One plain request, without the hub client's half minute of retries; only a model behind a login goes through it."""
+    """One plain request, without the hub client's half minute of retries; it is asked for models behind a login."""
     unreachable = f"the config.json of {model} isn't on this machine and can't be fetched"
     if not _HUB_NAME.fullmatch(model):
         raise _no_such(model)
@@ -139,6 +139,7 @@ def _from_hub(model: str) -> Mapping[str, object]:
         with urllib.request.urlopen(url, timeout=_HUB_TIMEOUT_S) as answer:  # noqa: S310 - checked above
             found = json.loads(answer.read())
     except urllib.error.HTTPError as problem:
+        problem.close()
         if problem.code in (401, 403):
             return _with_login(model)
         if problem.code == 404:

@@ -1,8 +1,8 @@
 """How much KV cache an engine will have: an estimate from the model's shape, made before anything is started.
 
 It is an estimate. Weights and KV bytes follow from the shape; what vLLM needs besides (activations, sampler, CUDA
-graphs, context) is a formula fitted to start logs of vLLM 0.24 on an H200 (tests/spec/test_capacity.py holds it to within
-2 % of those KV caches). Another GPU, back end or version may differ by a GiB or two, hybrid and state-space models by
+graphs, context) is a formula fitted to start logs of vLLM 0.24 on an H200 (tests/spec/test_capacity.py holds it to
+within 2 % of those). Another GPU, back end or version may differ by a GiB or two, hybrid and state-space models by
 more. The start log of a real engine always wins.
 """
 

@@ -1,7 +1,8 @@
 """Flags that vLLM once had, and what does their job now.
 
-Each was a flag of `vllm serve` in some release and is none in 0.32; tests/spec/test_flag_changes.py checks that against
-the installed catalogue. Only used to word an error: a flag that the installed vLLM has is never looked up here.
+Each was a flag of `vllm serve` in some release and is none in 0.32; what replaces it is there
+(tests/engine/test_catalogue_installed.py holds both). Only used to word an error: a flag that the installed vLLM has is
+never looked up here.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ def illegal(config: EngineConfig, shape: ModelShape, gpus_available: int | None)
     if shape.heads % tensor:
         return f"tensor-parallel-size {tensor} doesn't divide the {shape.heads} attention heads of {shape.name}"
     if not _fits(tensor, shape):
-        return f"tensor-parallel-size {tensor} and the {shape.kv_heads} KV heads of {shape.name}: one must divide the other"
+        return f"tensor-parallel-size {tensor} and {shape.kv_heads} KV heads of {shape.name}: one must divide the other"
     if pipeline > shape.layers:
         return f"pipeline-parallel-size {pipeline} is more than the {shape.layers} layers of {shape.name}"
     length = config.flags.get("max-model-len")
@@ -51,10 +51,10 @@ def legal_space(
 ) -> tuple[SearchSpace, tuple[Removed, ...]]:
     """The space without values that no engine can have here. A dimension with one value left becomes fixed.
 
-    Raises UserError for a value that somebody wrote down and this model can't have (3 in [1, 2, 3] for 4 heads), and when
-    no value of a range is legal. What only this machine forbids (4 GPUs of 2) and what lies inside a range is removed;
-    EnvironmentProblem when nothing is left because of the GPUs. Values are judged one at a time beside the fixed ones; pairs that ask for too many GPUs
-    together stay, and are rejected when they are suggested.
+    Raises UserError for a value that somebody wrote down and this model can't have (3 in [1, 2, 3] for 4 heads), and
+    when no value of a range is legal. What only this machine forbids (4 GPUs of 2) and what lies inside a range is
+    removed; EnvironmentProblem when nothing is left because of the GPUs. Values are judged one at a time beside the
+    fixed ones: pairs that ask for too many GPUs together stay, for whoever suggests them to reject with `illegal`.
     """
     _judge_fixed(space, shape, gpus_available, file)
     removed: list[Removed] = []
