@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from autotune.report.evidence import one_line
+from autotune.report.evidence import harmless, one_line
 
 SCHEMA_VERSION = 1
 """Of the JSON answers (docs/cli.md). A new key doesn't raise it; a renamed or removed one does."""
@@ -32,7 +32,7 @@ def answer(content: Mapping[str, Any]) -> None:
 
 def say(console: Console, text: str = "", *, style: str = "") -> None:
     """Prints `text` as it is: no markup in it is obeyed. A terminal folds long lines between words, a pipe nowhere."""
-    console.print(Text(text, style=style), soft_wrap=not console.is_terminal)
+    console.print(Text(harmless(text), style=style), soft_wrap=not console.is_terminal)
 
 
 def table(

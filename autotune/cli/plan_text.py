@@ -7,7 +7,7 @@ import math
 from rich.console import Console
 
 from autotune.cli.output import say, show, table
-from autotune.report.evidence import shown_flags
+from autotune.report.evidence import one_line, shown_flags
 from autotune.report.numbers import duration, limit, number, plural
 from autotune.report.plan import Plan, shown_condition, shown_domain
 from autotune.spec.objective import Budget
@@ -16,7 +16,11 @@ from autotune.spec.objective import Budget
 def show_plan(console: Console, plan: Plan) -> None:
     problem, catalogue = plan.problem, plan.catalogue
     space = problem.space
-    say(console, f"Space {space.name}: {space.model}, workload {problem.workload.name}", style="bold")
+    say(
+        console,
+        f"Space {one_line(space.name, 120)}: {one_line(space.model)}, workload {one_line(problem.workload.name, 120)}",
+        style="bold",
+    )
     say(console, f"vLLM {catalogue.vllm_version} ({catalogue.platform}) in {catalogue.python}")
     say(console, "Objectives: " + ", ".join(f"{o.direction} {o.metric}" for o in problem.objectives))
     if problem.slos:

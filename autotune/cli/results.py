@@ -20,7 +20,10 @@ def show_results(console: Console, study: Study) -> None:
     """State, trials, front, best per SLO, gains, failures, and what to do next."""
     summary = study.summary
     counts = ", ".join(f"{count} {verdict}" for verdict, count in sorted(summary.verdicts.items()))
-    say(console, f"{study.header.name}: {study.state}, {plural(summary.trials, 'trial')}" + _bracketed(counts))
+    say(
+        console,
+        f"{one_line(study.header.name, 120)}: {study.state}, {plural(summary.trials, 'trial')}" + _bracketed(counts),
+    )
     if study.header.message:
         say(console, one_line(study.header.message, 600))
     if study.header.options.get("simulate"):

@@ -140,7 +140,8 @@ def _search(prepared: Prepared, *, json: bool) -> None:
 
     console = stderr() if json else stdout()
     show_plan(console, prepared.plan)
-    say(console, f"\nRun: {prepared.run.path}")
+    say(console)
+    say(console, f"Run: {prepared.run.path}")
     crash_folder(prepared.run.path)
     problem = None
     try:

@@ -34,12 +34,16 @@ def one_line(text: str, limit: int = LINE_LIMIT) -> str:
     Work is bounded by `limit`, not by the length of `text`: engines do print lines of megabytes.
     """
     text, whole = text[: limit * 20], len(text) <= limit * 20
-    text = _TERMINAL_CODE.sub("", text)
-    text = "".join(" " if c.isspace() else c for c in text if c.isspace() or not _invisible(c))
-    text = _SECRET_TEXT.sub(REDACTED, " ".join(text.split()))
+    text = _SECRET_TEXT.sub(REDACTED, " ".join(harmless(text).split()))
     if len(text) > limit or not whole:
         text = text[: limit - 1].rstrip() + "…"
     return text
+
+
+def harmless(text: str) -> str:
+    """`text` without terminal codes, with every line break and tab as a space; nothing else is changed or left out."""
+    text = _TERMINAL_CODE.sub("", text)
+    return "".join(" " if c.isspace() else c for c in text if c.isspace() or not _invisible(c))
 
 
 def is_secret_name(name: str) -> bool:

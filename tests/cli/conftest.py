@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-import autotune.cli.prepared  # noqa: F401  # once, here: it takes a second or two, which no single test should pay
+import autotune.cli.prepared  # once, here: it takes a second or two, which no single test should pay
 import autotune.report.study  # noqa: F401
 from autotune.spec.catalogue import Catalogue
 
