@@ -191,7 +191,7 @@ class Flag:
                 assert isinstance(value, int | str | float)
                 return value
             near = _nearest(str(value), [str(choice) for choice in self.choices])
-            hint = f"did you mean {near!r}? " if near else ""
+            hint = f"did you mean {near!r}? Or " if near else ""
             raise IllegalValue(f"isn't one of vLLM's values for {self.name}", hint + _one_of(self.choices))
         if isinstance(value, bool) or not isinstance(value, str | int | float):
             raise IllegalValue("needs text", f"write {self.name} as text")
