@@ -88,6 +88,12 @@ if [ ! -e "$engine_stamp" ]; then
   rm "$engine_unfinished"
 fi
 
+# A moved checkout: the scripts in .venv/bin still name the place where they were made.
+made_in=$(sed -n 's/^command = .* //p' .venv/pyvenv.cfg)
+if [ -n "$made_in" ] && [ "$made_in" != "$PWD/.venv" ]; then
+  grep -lIF "$made_in" .venv/bin/* .venv/pyvenv.cfg | xargs -r -d '\n' sed -i "s|$made_in|$PWD/.venv|g"
+fi
+
 say "[4/4] development tools and vtune ($SECONDS s so far)"
 again=()
 [ ! -e "$tools_unfinished" ] || again=(--ignore-installed) # half a package can be overwritten, not uninstalled

@@ -157,6 +157,7 @@ def test_a_moved_checkout_is_set_up_again_without_installing_the_engine_again(ch
     assert again.returncode == 0, again.stderr
     assert "[2/4]" not in again.stderr
     assert moved.up_to_date
+    subprocess.run([moved.folder / ".venv/bin/pip", "--version"], stdout=subprocess.DEVNULL, check=True)
 
 
 def test_without_a_fitting_python_the_message_says_which_are_needed(checkout: Checkout) -> None:
