@@ -91,7 +91,7 @@ fi
 # A moved checkout: the scripts in .venv/bin still name the place where they were made.
 made_in=$(sed -n 's/^command = .* //p' .venv/pyvenv.cfg)
 if [ -n "$made_in" ] && [ "$made_in" != "$PWD/.venv" ]; then
-  grep -lIF "$made_in" .venv/bin/* .venv/pyvenv.cfg | xargs -r -d '\n' sed -i "s|$made_in|$PWD/.venv|g"
+  { grep -lIF -d skip "$made_in" .venv/bin/* .venv/pyvenv.cfg || true; } | xargs -r -d '\n' sed -i "s|$made_in|$PWD/.venv|g"
 fi
 
 say "[4/4] development tools and vtune ($SECONDS s so far)"

@@ -147,6 +147,7 @@ def test_a_changed_engine_lock_makes_a_new_environment_and_a_changed_tool_lock_d
 
 def test_a_moved_checkout_is_set_up_again_without_installing_the_engine_again(checkout: Checkout) -> None:
     assert checkout.make("setup").returncode == 0
+    (checkout.folder / ".venv/bin/__pycache__").mkdir()  # some packages' scripts are modules, and get bytecode
     moved = Checkout(
         folder=checkout.folder.rename(checkout.folder.with_name("moved")),
         wheels=checkout.wheels,
