@@ -47,15 +47,19 @@ def table(
     """`right`: the columns (from 0) whose cells are numbers. Cells are shown as they are, cut at `cell_limit`; with
     `fold` False the last column is cut at the screen's edge, so that each row is one line."""
     made = Table(title=Text(title, style="bold"), title_justify="left", box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    last = len(columns) - 1
     for index, column in enumerate(columns):
         made.add_column(
             Text(column, style="dim"),
             justify="right" if index in right else "left",
-            overflow="fold" if fold else "ellipsis",
-            no_wrap=not fold,
+            overflow="fold",
+            no_wrap=not fold and index < last,
         )
     for row in rows:
-        made.add_row(*(Text(one_line(cell, cell_limit)) for cell in row))
+        cells = [Text(one_line(cell, cell_limit)) for cell in row]
+        if not fold:
+            cells[-1].no_wrap, cells[-1].overflow = True, "ellipsis"
+        made.add_row(*cells)
     return made
 
 

@@ -61,13 +61,19 @@ def _front(console: Console, summary: Summary) -> None:
             gain = gains.get(objective.metric)
             mean = number(tried.mean(objective.metric))
             cells.append(f"{mean} ({percent(gain.value)})" if gain and tried is not summary.baseline else mean)
-        met = "yes" if tried.meets(summary.slos) else "no"
         name = name_of(tried, summary)
         label = str(tried.trial) if name.startswith("trial") else f"{tried.trial} {name.removeprefix('the ')}"
-        rows.append([label, *cells, met, summary.flags_of(tried)])
+        rows.append([label, *cells, "yes" if tried.meets(summary.slos) else "no"])
     metrics = [objective.metric for objective in summary.objectives]
     say(console)
-    show(console, table("Front", ["trial", *metrics, "SLOs met", "flags"], rows, right=range(1, len(metrics) + 1)))
+    show(console, table("Front", ["trial", *metrics, "SLOs met"], rows, right=range(1, len(metrics) + 1)))
+    say(console)
+    flags = [
+        [str(tried.trial), ("the default: " if tried is summary.default else "") + summary.flags_of(tried)]
+        for tried in summary.front
+    ]
+    title = "Their flags" if summary.default_config is None else "Their flags, where they differ from the default's"
+    show(console, table(title, ["trial", "flags"], flags))
 
 
 def _best_per_slo(console: Console, summary: Summary) -> None:

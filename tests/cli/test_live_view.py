@@ -52,6 +52,15 @@ def test_the_view_shows(fact: str) -> None:
     assert fact in shown(PROGRESS)
 
 
+def test_on_a_narrow_screen_the_flags_are_cut_and_the_numbers_stay() -> None:
+    long = measured(2, 1600.0, 80.0, {f"a-flag-with-a-long-name-{n}": n for n in range(9)})
+    line = next(
+        line for line in shown(replace(PROGRESS, records=(*RECORDS, long)), width=100).splitlines() if "…" in line
+    )
+    assert "1,600 (+60.0 %)" in line
+    assert "80 (-60.0 %)" in line
+
+
 @pytest.mark.parametrize("width", [60, 80, 200])
 def test_no_line_is_wider_than_the_screen(width: int) -> None:
     assert max(map(len, shown(PROGRESS, width=width).splitlines())) <= width
