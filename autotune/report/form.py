@@ -52,6 +52,7 @@ def study_form(study: Study) -> dict[str, Any]:
         "gpu_s": spending_form(summary),
         "seed": study.header.seed,
         "versions": dict(study.header.versions),
+        "environment": {node: dict(facts) for node, facts in study.environment.items()},
         "started_at": study.header.started_at,
         "finished_at": study.header.finished_at,
     }

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator, Sequence
 
 from autotune.report.command import quoted
+from autotune.report.environment import shown_facts
 from autotune.report.evidence import is_secret_name, one_line
 from autotune.report.numbers import duration, limit, number, percent, plural
 from autotune.report.outcome import confidence, name_of, sentence, trade_off
@@ -210,9 +211,10 @@ def _environment(study: Study) -> Iterator[str]:
     }
     if header.finished_at is not None:
         facts["took"] = duration(header.finished_at - header.started_at)
-    facts["nodes"] = ", ".join(sorted({record.node for record in study.summary.records})) or "-"
+    facts["nodes"] = str(len({record.node for record in study.summary.records}))
     facts["devices"] = ", ".join(sorted({d for record in study.summary.records for d in record.devices})) or "-"
     facts |= header.versions
+    facts |= shown_facts(study.environment)
     yield from _table(
         ["", ""],
         [[escaped(k), "&lt;redacted&gt;" if is_secret_name(k) else escaped(v, 300)] for k, v in facts.items()],

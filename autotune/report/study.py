@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import fcntl
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -13,6 +13,7 @@ from autotune.errors import UserError
 from autotune.history.reading import read_trials
 from autotune.history.rundir import RunDir, RunHeader
 from autotune.report.command import ServeCommand, serve_command
+from autotune.report.environment import read_environment
 from autotune.report.summary import Summary, summarise
 from autotune.report.tried import Tried
 from autotune.spec.measurement import METRICS
@@ -29,6 +30,8 @@ class Study:
     header: RunHeader
     summary: Summary
     state: State
+    environment: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """node -> fact -> text (`report.environment`)."""
 
     def command(self, tried: Tried) -> ServeCommand:
         """How this configuration is served by the vLLM that this run used."""
@@ -53,7 +56,7 @@ def read_study(path: Path, *, slos: Sequence[Slo] | None = None) -> Study:
             raise UserError("no metric of this vtune", file=run.header_file, key="metric", value=metric)
     summary = summarise(read_trials(run), header.objectives, header.slos if slos is None else slos)
     state: State = "killed" if header.state == "running" and not _written(run) else header.state
-    return Study(path=path, header=header, summary=summary, state=state)
+    return Study(path=path, header=header, summary=summary, state=state, environment=read_environment(run))
 
 
 def newest_run(runs: Path = Path("runs")) -> Path:

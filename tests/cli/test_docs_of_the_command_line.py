@@ -18,7 +18,7 @@ from autotune.spec.verdict import Infeasible
 
 DOCS = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
 # Keys below these are names that a user or vLLM gave, or names of metrics.
-OPEN = {"fixed", "flags", "metrics", "versions", "verdicts", "by_use", "by_verdict", "env", "incumbent"}
+OPEN = {"fixed", "flags", "metrics", "versions", "verdicts", "by_use", "by_verdict", "env", "incumbent", "environment"}
 
 
 def section(command: str) -> str:

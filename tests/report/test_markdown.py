@@ -6,6 +6,8 @@ import pytest
 from markdown_it import MarkdownIt
 from synthetic_run import TTFT_SLO, measured, record, write_run
 
+from autotune.history.rundir import RunDir
+from autotune.history.tables import append_environment
 from autotune.report.markdown import code_block, escaped, markdown
 from autotune.report.study import read_study
 from autotune.spec.verdict import Infeasible
@@ -121,6 +123,15 @@ def test_metric_names_are_left_readable() -> None:
 def test_a_run_without_a_valid_trial_has_a_report_too(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", [record(0, Infeasible(cause="oom", evidence="e"), role="default")])
     assert "No valid measurement: none of 1 trial gave one." in markdown(read_study(run))
+
+
+def test_the_report_names_the_machine_and_its_versions(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", [DEFAULT])
+    append_environment(RunDir(run), {"gpus": "H200", "driver": "", "version.torch": "2.11", "env.X": "1"}, node="n")
+    report = markdown(read_study(run))
+    assert "| gpus | H200 |" in report
+    assert "| torch | 2.11 |" in report
+    assert "| driver |" not in report
 
 
 def test_a_run_whose_driver_died_is_called_killed(tmp_path: Path) -> None:
