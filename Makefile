@@ -34,6 +34,7 @@ lint: $(ready) ## formatting, lint rules, types, import layers
 	@$(python) -m ruff format --check .
 	@$(python) -m ruff check .
 	@$(python) -m mypy
+	@$(python) -m mypy tests/conftest.py
 	@$(python) -c 'from importlinter.cli import lint_imports_command; lint_imports_command()'
 
 format: $(ready) ## rewrite the code as `lint` wants it
