@@ -52,6 +52,18 @@ def engine_arguments(config: EngineConfig, *, port: int, known_flags: Collection
     return words + config.argv()
 
 
+def inherited_environment(env: Mapping[str, str]) -> dict[str, str]:
+    """What an engine (or the process it is forked from) takes over from vtune's own environment.
+
+    Left out is what would change an engine without anyone asking for it: PYTHONDONTWRITEBYTECODE (it makes every start
+    import from source), the OMP_NUM_THREADS that Ray gives its workers (their share of cores), another engine's key.
+    """
+    kept = {name: value for name, value in env.items() if name not in ("PYTHONDONTWRITEBYTECODE", "VLLM_API_KEY")}
+    if "RAY_RAYLET_PID" in env or "RAY_JOB_ID" in env:
+        kept.pop("OMP_NUM_THREADS", None)
+    return kept
+
+
 def engine_environment(
     config: EngineConfig,
     devices: Sequence[str],
@@ -59,27 +71,28 @@ def engine_environment(
     platform: Platform,
     inherited: Mapping[str, str],
     extra: Mapping[str, str],
+    cores: int,
+    inductor_cache: str,
 ) -> dict[str, str]:
-    """The engine's whole environment but for its API key: inherited, then `extra`, then the candidate's own.
+    """The environment an engine is meant to have: inherited, then `extra`, then the candidate's own.
 
-    What would change an engine without the candidate saying so is left out: PYTHONDONTWRITEBYTECODE (it makes every
-    start import from source), Ray's OMP_NUM_THREADS (a worker's share of cores), and VLLM_CPU_KVCACHE_SPACE where the
-    candidate gives kv-cache-memory-bytes (the variable silently wins over the flag).
+    The launcher adds what differs between two engines of one configuration (API key, temporary folder).
+    VLLM_CPU_KVCACHE_SPACE is left out where the candidate gives kv-cache-memory-bytes: it silently wins over the flag.
     """
-    env = dict(inherited)
-    env.pop("PYTHONDONTWRITEBYTECODE", None)
-    env.pop("VLLM_API_KEY", None)
-    if "RAY_RAYLET_PID" in env or "RAY_JOB_ID" in env:
-        env.pop("OMP_NUM_THREADS", None)
+    env = inherited_environment(inherited)
     env.setdefault("VLLM_NO_USAGE_STATS", "1")
     env.setdefault("VLLM_HOST_IP", "127.0.0.1")
+    # torch's default lies in the temporary folder, which is each engine's own: it would compile everything anew.
+    env.setdefault("TORCHINDUCTOR_CACHE_DIR", inductor_cache)
     if config.flags.get("kv-cache-memory-bytes") is not None:
         env.pop("VLLM_CPU_KVCACHE_SPACE", None)
     match platform:
         case "cpu":
-            if config.gpus > 1:
-                # "auto" wants a NUMA node for each rank and refuses to start otherwise.
-                env.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
+            if config.gpus > 1 and "VLLM_CPU_OMP_THREADS_BIND" not in env:
+                # "auto" wants a NUMA node for each rank and refuses to start otherwise. Unbound, each rank would take
+                # all cores, and ranks that spin for each other's threads are a hundred times slower.
+                env["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"
+                env.setdefault("OMP_NUM_THREADS", str(max(1, cores // config.gpus)))
         case "cuda":
             env.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # as NVML counts
             env["CUDA_VISIBLE_DEVICES"] = ",".join(devices)

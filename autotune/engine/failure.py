@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from autotune.engine.failure_rules import OOM, RULES
 from autotune.engine.start_log import Stage, stage_of_line
@@ -24,8 +24,17 @@ _OOM_BY_STAGE: Mapping[Stage, str] = {
     "profiling": "oom.profiling",
     "kv_cache": "oom.profiling",
     "graphs": "oom.graph_capture",
-    "warm_up": "oom.runtime",
+    "warm_up": "oom.sampler_warmup",
     "ready": "oom.runtime",
+}
+
+# For a log that begins too late to show it.
+_STAGE_IMPLIED: Mapping[str, Stage] = {
+    "capacity.kv_too_small": "kv_cache",
+    "capacity.no_kv_blocks": "kv_cache",
+    "capacity.state_blocks": "graphs",
+    "oom.sampler_warmup": "warm_up",
+    "infra.gpu_busy": "distributed",
 }
 
 _PREFIXES = re.compile(
@@ -92,23 +101,15 @@ def first_failure(log: str, *, device_gib: float | None = None) -> EngineFailure
     cause = _OOM_BY_STAGE[found.stage] if found.cause == OOM else found.cause
     if device_gib is not None:
         facts.setdefault("device_gib", device_gib)
-    return EngineFailure(
-        stage=found.stage, cause=cause, evidence=found.line[:1000], shortfall=_shortfall(facts), facts=facts
-    )
+    stage = _STAGE_IMPLIED.get(cause, found.stage) if found.stage == "imports" else found.stage
+    return EngineFailure(stage=stage, cause=cause, evidence=found.line[:1000], shortfall=_shortfall(facts), facts=facts)
 
 
 def classify(log: str, *, exit_code: int | None, stage: str, device_gib: float | None = None) -> EngineFailure:
     """The failure of an engine that has ended with `exit_code` (negative: by that signal) in `stage`."""
     found = first_failure(log, device_gib=device_gib)
     if found is not None and not (found.cause == "unknown" and exit_code == -9):
-        return EngineFailure(
-            stage=found.stage,
-            cause=found.cause,
-            evidence=found.evidence,
-            exit_code=exit_code,
-            shortfall=found.shortfall,
-            facts=found.facts,
-        )
+        return replace(found, exit_code=exit_code)
     if exit_code == -9:
         # Nobody else sends it: vtune's own SIGKILL comes only after an engine has been given up.
         evidence = "killed by SIGKILL with nothing in its log: most likely the kernel, out of host memory"

@@ -105,6 +105,9 @@ RULES: tuple[Rule, ...] = (
         OOM,
         r"out of memory.*?Tried to allocate (?P<tried>[\d.]+ [KMG]iB)"
         r"(?:.*?total capacity of (?P<device_gib>[\d.]+) GiB of which (?P<free>[\d.]+ [KMG]iB) is free)?",
+    ),
+    _rule(
+        OOM,
         r"(?:CUDA|HIP|XPU) (?:error: )?out of memory",
         r"OutOfMemoryError",
         r"CUBLAS_STATUS_ALLOC_FAILED",

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from autotune.engine.command import inherited_environment
 from autotune.engine.process import EngineProcess
 
 _log = logging.getLogger(__name__)
@@ -65,7 +66,7 @@ class ForkServer:
                         stdout=subprocess.PIPE,
                         stderr=output,
                         start_new_session=True,
-                        env=dict(self.env),
+                        env=inherited_environment(self.env),
                     )
             if self.import_s is None:
                 deadline = time.monotonic() + self.import_timeout_s

@@ -41,13 +41,16 @@ class Guard:
         try:
             self.process.stdin.write(line.encode())
             self.process.stdin.flush()
-        except OSError:
+        except (OSError, ValueError):  # ValueError: closed already
             _log.warning("the guard process %d is gone: this engine would outlive a killed vtune", self.process.pid)
 
 
 @contextmanager
-def guarding(mark: str, *, log: Path, also: Sequence[int] = (), grace_s: float = 3.0) -> Iterator[Guard]:
-    """A guard for one engine, started before it. `also`: further processes whose death ends the engine."""
+def guarding(mark: str, *, log: Path, folder: Path, also: Sequence[int] = (), grace_s: float = 3.0) -> Iterator[Guard]:
+    """A guard for one engine, started before it. `also`: further processes whose death ends the engine.
+
+    `folder`: the engine's own temporary files, removed by the guard where the owner no longer can.
+    """
     with log.open("ab") as output:
         process = subprocess.Popen(
             [
@@ -58,6 +61,7 @@ def guarding(mark: str, *, log: Path, also: Sequence[int] = (), grace_s: float =
                 str(os.getpid()),
                 f"{MARK}={mark}",
                 str(grace_s),
+                str(folder),
                 *map(str, also),
             ],
             stdin=subprocess.PIPE,
@@ -67,6 +71,7 @@ def guarding(mark: str, *, log: Path, also: Sequence[int] = (), grace_s: float =
             cwd="/",
             env={"LC_ALL": "C.UTF-8"},
         )
+    process.wait(timeout=30)  # only the first of two: the guard itself is nobody's child
     guard = Guard(process=process)
     try:
         yield guard

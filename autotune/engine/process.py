@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _POLL_S = 0.05
+_ORPHANS_S = 1.0
+_TRACKER_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,19 +92,18 @@ class EngineProcess:
         if self.pid in members:
             self._send(self.pid, self.start, signal.SIGTERM)
         deadline = time.monotonic() + grace_s
-        # Without its API server nobody tells an EngineCore to end (vllm#55510): then there is nothing to wait for.
-        while (
-            members
-            and time.monotonic() < deadline
-            and (self.pid in members or time.monotonic() < deadline - grace_s / 2)
-        ):
+        while members and time.monotonic() < deadline:
+            if self.pid not in members:
+                # Nobody is left to tell an EngineCore to end (vllm#55510): it gets a moment to notice by itself.
+                deadline = min(deadline, time.monotonic() + _ORPHANS_S)
             time.sleep(_POLL_S)
             self.exit_code()  # reaps it, where it is our child
             members = self.members()
-        deadline = time.monotonic() + kill_s
-        while members and time.monotonic() < deadline:
+        killing_since = time.monotonic()
+        while members and time.monotonic() < killing_since + kill_s:
             for pid, stat in members.items():
-                self._send(pid, stat.start, signal.SIGKILL)
+                if time.monotonic() > killing_since + _TRACKER_S or not _tracks_resources(pid):
+                    self._send(pid, stat.start, signal.SIGKILL)
             time.sleep(_POLL_S)
             self.exit_code()
             members = self.members()
@@ -114,3 +115,12 @@ class EngineProcess:
         if now is not None and now.start == start:
             with suppress(ProcessLookupError):
                 os.kill(pid, number)
+
+
+def _tracks_resources(pid: int) -> bool:
+    """multiprocessing's own helper: once the others are gone it removes their shared memory, and ends."""
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            return b"multiprocessing.resource_tracker" in file.read()
+    except OSError:
+        return False

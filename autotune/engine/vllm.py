@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory, gettempdir
 
 import psutil
 
@@ -46,8 +47,8 @@ class VllmLauncher:
 
     `fork_server`: where given (a CPU only), engines are forked from it, except for candidates whose environment
     variables would have to be there when vLLM is imported; when it breaks, engines are spawned from then on.
-    `inherited` is the environment engines start from; `also_watched` are pids (a driver's) whose death, like the
-    owner's, ends the engine. `known_flags`: this vLLM's flags, as `command.engine_arguments` takes them.
+    `inherited` is the environment engines start from; `also_watched` are pids on this node (a driver's) whose death,
+    like the owner's, ends the engine. `known_flags`: this vLLM's flags, as `command.engine_arguments` takes them.
 
     A start is given up as hung after `silent_s` without a new log line and without CPU time used, after four times that
     without a line, and after `start_timeout_s` whatever happens. A slow weight load uses CPU or writes lines.
@@ -87,20 +88,30 @@ class VllmLauncher:
             port = stack.enter_context(held_port())
             arguments = engine_arguments(config, port=port, known_flags=self.known_flags)
             env = engine_environment(
-                config, devices, platform=self.platform, inherited=self.inherited, extra=self.extra_env
+                config,
+                devices,
+                platform=self.platform,
+                inherited=self.inherited,
+                extra=self.extra_env,
+                cores=len(os.sched_getaffinity(0)),
+                inductor_cache=str(Path(gettempdir()) / f"torchinductor_{os.getuid()}"),
             )
             _write_argv(folder / "argv.json", start_command(self.vllm_python, arguments), env, config, devices)
             before_gib = gpus.used_gib(devices) if self.platform == "cuda" else {}
-            guard = stack.enter_context(guarding(mark, log=folder / "guard.log", also=self.also_watched))
-            process = self._start(arguments, {**env, "VLLM_API_KEY": api_key, MARK: mark}, config, log, cancelled)
+            # vLLM leaves sockets and rendezvous files in its temporary folder at every start.
+            temporary = Path(stack.enter_context(TemporaryDirectory(prefix="vtune-", ignore_cleanup_errors=True)))
+            env |= {"TMPDIR": str(temporary), "VLLM_API_KEY": api_key, MARK: mark}
+            guard = stack.enter_context(
+                guarding(mark, log=folder / "guard.log", folder=temporary, also=self.also_watched)
+            )
+            process = self._start(arguments, env, config, log, cancelled)
             began = time.monotonic()
             if process is None:
                 yield EngineFailure(stage="imports", cause="infra.cancelled", evidence="cancelled before its start")
                 return
             guard.watch(process.pid, process.start)
-            stack.callback(self._stop, process, port, before_gib)
-
             startup = Startup(log=log, began_s=began)
+            stack.callback(self._stop, process, startup, port, before_gib)
             failure = self._wait_until_healthy(process, startup, port, cancelled)
             if failure is None:
                 wrong = api.who_answers(port, api_key=api_key, served_model=served_model_name(config))
@@ -183,10 +194,11 @@ class VllmLauncher:
             return float(psutil.virtual_memory().total) / 1024**3
         return min((gpu.total_gib for gpu in gpus.all_gpus()), default=None)
 
-    def _stop(self, process: EngineProcess, port: int, before_gib: Mapping[str, float]) -> None:
+    def _stop(self, process: EngineProcess, startup: Startup, port: int, before_gib: Mapping[str, float]) -> None:
         """Ends every process of the engine and waits for its GPU memory. Raises EnvironmentProblem if one won't end."""
         began = time.monotonic()
-        left = process.end(grace_s=self.grace_s)
+        # An engine in the middle of its start often doesn't heed SIGTERM, and has nothing to finish.
+        left = process.end(grace_s=self.grace_s if startup.stage == "ready" else min(1.0, self.grace_s))
         if left:
             raise EnvironmentProblem(
                 f"processes {', '.join(map(str, left))} of an engine are still there after SIGKILL; "

@@ -25,9 +25,11 @@ import runpy
 import select
 import signal
 import sys
+import tempfile
 import time
 import traceback
 import warnings
+from multiprocessing import resource_tracker
 from typing import Any
 
 ENTRY = "vllm.entrypoints.openai.api_server"
@@ -119,11 +121,15 @@ def become_engine(request: dict[str, Any], torch_threads: int) -> None:
     for folder in reversed(os.environ.get("PYTHONPATH", "").split(os.pathsep)):
         if folder and folder not in sys.path:
             sys.path.insert(0, folder)
+    tempfile.tempdir = None  # found before this engine had a TMPDIR of its own
     sys.argv = [ENTRY, *request["argv"]]
     threads = os.environ.get("OMP_NUM_THREADS", "")
     import torch
 
     torch.set_num_threads(int(threads) if threads.isdigit() else torch_threads)
+    # One tracker for all of the engine's processes, as spawning would have it: each would start its own after a fork,
+    # vLLM kills those along with its workers, and the shared memory of every engine would stay behind.
+    resource_tracker.ensure_running()
     fork_instead_of_spawn()
     os.register_at_fork(after_in_child=keep_openmp_choice)
     runpy.run_module(ENTRY, run_name="__main__", alter_sys=False)
@@ -185,8 +191,11 @@ def session_members(leader: int) -> list[int]:
     return members
 
 
-def end_engines(running: set[int], grace_s: float = 3.0) -> None:
-    """`running` pids are unreaped children, so that each number still means the engine it was given to."""
+def end_engines(running: set[int], grace_s: float = 5.0) -> None:
+    """`running` pids are unreaped children, so that each number still means the engine it was given to.
+
+    The engine's guard does the same sooner; this is for an owner that died before it could name the engine to it.
+    """
     for pid in running:
         os.kill(pid, signal.SIGTERM)
     began = time.monotonic()

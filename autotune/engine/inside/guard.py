@@ -9,7 +9,8 @@ An engine's processes are: the first one, every process of its OS session (an En
 https://github.com/vllm-project/vllm/issues/55510), their descendants, and those that carry the engine's mark in their
 environment (which also finds an engine whose `watch` line was never written). Nothing is ever found by its name.
 
-Arguments: OWNER_PID MARK GRACE_S [OTHER_PID...]. Needs nothing but the standard library and /proc.
+Then it removes the temporary folder of the engine. Arguments: OWNER_PID MARK GRACE_S FOLDER [OTHER_PID...]. Needs
+nothing but the standard library and /proc.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+import shutil
 import signal
 import sys
 import time
@@ -73,6 +75,15 @@ def send(pid: int, start: int, number: int) -> None:
             os.kill(pid, number)
 
 
+def tracks_resources(pid: int) -> bool:
+    """multiprocessing's own helper: once the others are gone it removes their shared memory, and ends."""
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            return b"multiprocessing.resource_tracker" in file.read()
+    except OSError:
+        return False
+
+
 def end_engine(watched: list[tuple[int, int]], mark: bytes, grace_s: float) -> bool:
     """True once no process of the engine is left."""
     first = [pair for pair in watched if stat_of(pair[0]) is not None]
@@ -81,20 +92,29 @@ def end_engine(watched: list[tuple[int, int]], mark: bytes, grace_s: float) -> b
     deadline = time.monotonic() + grace_s
     while engine_processes(watched, mark) and time.monotonic() < deadline:
         time.sleep(0.1)
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline:
+    killing_since = time.monotonic()
+    while time.monotonic() < killing_since + 30:
         left = engine_processes(watched, mark)
         if not left:
             return True
         for pid, start in left.items():
-            send(pid, start, signal.SIGKILL)
+            if time.monotonic() > killing_since + 1 or not tracks_resources(pid):
+                send(pid, start, signal.SIGKILL)
         time.sleep(0.1)
     return False
 
 
+def leave_the_family() -> None:
+    """Becomes init's child: a raylet kills the direct children of a worker that has gone, and this one must outlive it
+    (Ray 2.60, CoreWorker::KillChildProcs)."""
+    if os.fork() > 0:
+        os._exit(0)
+
+
 def main() -> int:
-    owner, mark, grace_s = int(sys.argv[1]), os.fsencode(sys.argv[2]), float(sys.argv[3])
-    others = [int(word) for word in sys.argv[4:]]
+    leave_the_family()
+    owner, mark, grace_s, folder = int(sys.argv[1]), os.fsencode(sys.argv[2]), float(sys.argv[3]), sys.argv[4]
+    others = [int(word) for word in sys.argv[5:]]
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
         signal.signal(number, signal.SIG_IGN)
     reason: list[str] = []
@@ -126,6 +146,7 @@ def main() -> int:
     print(f"ending the engine {[pid for pid, _ in watched]}: {reason[0]}", flush=True)
     gone = end_engine(watched, mark, grace_s)
     left = sorted(engine_processes(watched, mark))
+    shutil.rmtree(folder, ignore_errors=True)
     print("the engine is gone" if gone else f"still there after SIGKILL: {left}", flush=True)
     return 0 if gone else 1
 
