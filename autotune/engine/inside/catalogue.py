@@ -75,12 +75,21 @@ def identity() -> dict[str, Any] | None:
     return None
 
 
-def platform_name() -> str:
+def platform_name() -> tuple[str, bool]:
+    """("cpu", "cuda", ..., whether such a device is here): what this vLLM is built for.
+
+    Without the device vLLM finds no platform, and its configuration classes refuse to be made, even to be described: a
+    stand-in device type lets the flags be read. Nothing is started with it, and no default is believed.
+    """
     from vllm.platforms import current_platform
 
-    kind = getattr(current_platform, "_enum", None)
-    name = str(getattr(kind, "name", "unknown")).lower()
-    return "unknown" if name == "unspecified" else name
+    if current_platform.device_type:
+        name: str = current_platform._enum.name.lower()
+        return name, True
+    type(current_platform).device_type = "cpu"
+    import torch
+
+    return ("rocm" if torch.version.hip else "cuda"), False
 
 
 def parser_class() -> Any:
@@ -213,7 +222,11 @@ def keys_of(cls: Any, depth: int = 0) -> dict[str, Any]:
 
 def flag_of(action: Any, group: str | None, hints: dict[str, Any]) -> tuple[str, dict[str, Any]] | None:
     long_names = [name for name in action.option_strings if name.startswith("--")]
-    positive = [name[2:] for name in long_names if not name.startswith("--no-")]
+    # 0.33 pairs --enable-x with --disable-x as well, and says which ones mean False.
+    negative = {name for name in long_names if name.startswith("--no-")} | set(
+        getattr(action, "negative_option_strings", ())
+    )
+    positive = [name[2:] for name in long_names if name not in negative]
     if not positive:
         return None
     name = positive[0]
@@ -223,8 +236,8 @@ def flag_of(action: Any, group: str | None, hints: dict[str, Any]) -> tuple[str,
     keys, human = None, False
     choices = [plain(choice) for choice in (action.choices or []) if choice is not None]
     strict = True
-    kind_of_action = type(action).__name__
-    if kind_of_action in ("_StoreTrueAction", "_StoreFalseAction", "BooleanOptionalAction"):
+    pair = isinstance(action, argparse.BooleanOptionalAction)
+    if pair or type(action).__name__ in ("_StoreTrueAction", "_StoreFalseAction"):
         kind = "bool"
     elif action.nargs in ("+", "*") or (isinstance(action.nargs, int) and action.nargs):
         kind = "list"
@@ -261,7 +274,7 @@ def flag_of(action: Any, group: str | None, hints: dict[str, Any]) -> tuple[str,
         "nullable": nullable or hint_nullable,
         "human": human,
         "auto": "or_auto" in converter_name,
-        "negatable": any(other.startswith("--no-") for other in long_names),
+        "negatable": pair,
         "aliases": positive[1:] + [s.lstrip("-") for s in action.option_strings if not s.startswith("--")],
         "help": help_of(action),
         "keys": keys,
@@ -329,25 +342,22 @@ def fill_keys(keys: dict[str, Any], value: Any) -> None:
                 key["default"] = seen
 
 
-def server_flags(engine_flags: set[str]) -> list[str]:
-    """The API server's own flags: never part of a search. Best effort: {} where its parser can't be found."""
-    for module in (
-        "vllm.entrypoints.openai.cli_args",
-        "vllm.entrypoints.serve.cli_args",
-        "vllm.entrypoints.launchers.cli_args",
-    ):
+def server_flags(engine_dests: set[str]) -> list[str]:
+    """The API server's own flags: never part of a search. Best effort: [] where its parser can't be found."""
+    for package in ("openai", "launchers", "common"):
         with contextlib.suppress(Exception):
-            made = importlib.import_module(module).make_arg_parser(parser_class()())
+            made = importlib.import_module(f"vllm.entrypoints.{package}.cli_args").make_arg_parser(parser_class()())
             return sorted(
                 name[2:]
                 for action in made._actions
                 for name in action.option_strings
-                if name.startswith("--") and not name.startswith("--no-") and name[2:] not in engine_flags
+                if name.startswith("--") and not name.startswith("--no-") and action.dest not in engine_dests
             )
     return []
 
 
 def catalogue() -> dict[str, Any]:
+    platform, device_here = platform_name()  # before anything else of vLLM
     from vllm.engine.arg_utils import AsyncEngineArgs
 
     hints = hints_of(AsyncEngineArgs)
@@ -359,12 +369,11 @@ def catalogue() -> dict[str, Any]:
                 found = flag_of(action, group.title, hints)
                 if found is not None:
                     flags.setdefault(*found)
-    known = set(flags) | {alias for flag in flags.values() for alias in flag["aliases"]}
-    problem = fill_real_defaults(flags)
+    problem = fill_real_defaults(flags) if device_here else f"there is no {platform} device on this machine"
     return {
         "flags": flags,
-        "server_flags": server_flags(known),
-        "platform": platform_name(),
+        "server_flags": server_flags({flag["dest"] for flag in flags.values()}),
+        "platform": platform,
         "defaults_problem": problem,
     }
 
