@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from autotune.errors import UserError
-from autotune.spec.catalogue import nearest
 from autotune.spec.config import EngineConfig, FlagValue
+from autotune.spec.flag import nearest
 from autotune.spec.model import ModelShape
 from autotune.spec.units import size_gib
 

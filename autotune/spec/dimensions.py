@@ -6,9 +6,10 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from autotune.spec.catalogue import Flag, answer_changing, nearest
+from autotune.spec.catalogue import answer_changing
 from autotune.spec.config import FlagValue
 from autotune.spec.domains import parse_entry, parse_value
+from autotune.spec.flag import Flag, nearest
 from autotune.spec.flag_values import FlagReader
 from autotune.spec.space import Bundles, Choice, Condition, Dimension, FloatRange, IntRange
 

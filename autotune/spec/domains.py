@@ -8,8 +8,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from autotune.spec.catalogue import Flag, IllegalValue
 from autotune.spec.config import FlagValue
+from autotune.spec.flag import Flag, IllegalValue
 from autotune.spec.schema import validated
 from autotune.spec.space import Choice, FloatRange, IntRange
 from autotune.spec.yaml_text import Document, Where

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from autotune.spec.catalogue import Catalogue, Flag, UnknownFlag
+from autotune.spec.catalogue import Catalogue, UnknownFlag
 from autotune.spec.config import FlagValue
 from autotune.spec.domains import FROM_WORKLOAD, Entry, parse_entry, parse_value
+from autotune.spec.flag import Flag
 from autotune.spec.yaml_text import Document, Where
 
 _ROUND_TO_TOKENS = 16

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Literal
 
 from autotune.spec import units
-from autotune.spec.catalogue import nearest
+from autotune.spec.flag import nearest
 from autotune.spec.measurement import METRICS
 from autotune.spec.objective import Budget, Objective, Slo
 from autotune.spec.yaml_text import Document

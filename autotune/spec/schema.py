@@ -7,7 +7,7 @@ from typing import TypeVar
 from pydantic import BaseModel, ValidationError
 
 from autotune.errors import UserError
-from autotune.spec.catalogue import nearest
+from autotune.spec.flag import nearest
 from autotune.spec.yaml_text import Document, Plain, Where
 
 Model = TypeVar("Model", bound=BaseModel)

@@ -10,7 +10,7 @@ from typing import Literal
 
 import autotune
 from autotune.errors import UserError
-from autotune.spec.catalogue import nearest
+from autotune.spec.flag import nearest
 
 Sort = Literal["space", "workload"]
 

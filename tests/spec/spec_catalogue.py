@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from autotune.spec.catalogue import Catalogue, Flag
+from autotune.spec.catalogue import Catalogue
+from autotune.spec.flag import Flag
 from autotune.spec.problem import Problem
 from autotune.spec.space_file import Overrides, Sources, parse_problem
 

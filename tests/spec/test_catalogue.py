@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from spec_catalogue import small_catalogue
 
-from autotune.spec.catalogue import Catalogue, Flag, IllegalValue, UnknownFlag, answer_changing
+from autotune.spec.catalogue import Catalogue, UnknownFlag, answer_changing
+from autotune.spec.flag import Flag, IllegalValue
 
 CATALOGUE = small_catalogue()
 
