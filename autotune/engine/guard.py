@@ -31,10 +31,6 @@ class Guard:
         assert self.process.stdin is not None
         with suppress(OSError):
             self.process.stdin.close()
-        try:
-            self.process.wait(timeout=5)
-        except subprocess.TimeoutExpired:
-            _log.warning("the guard process %d does not end", self.process.pid)
 
     def _say(self, line: str) -> None:
         assert self.process.stdin is not None
@@ -72,6 +68,7 @@ def guarding(mark: str, *, log: Path, folder: Path, also: Sequence[int] = (), gr
             env={"LC_ALL": "C.UTF-8"},
         )
     process.wait(timeout=30)  # only the first of two: the guard itself is nobody's child
+    process.wait(timeout=30)  # the guard is its child by now, no longer ours (see leave_the_family there)
     guard = Guard(process=process)
     try:
         yield guard

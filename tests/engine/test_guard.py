@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -15,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from autotune.engine.guard import MARK, guarding
-from autotune.engine.process import EngineProcess, stat_of
+from autotune.engine.process import EngineProcess, living, stat_of
 
 # An API server with an engine core (same session), which has a worker; each ignores SIGTERM if told to.
 TREE = """
@@ -33,13 +34,13 @@ from pathlib import Path
 from autotune.engine.guard import MARK, guarding
 from autotune.engine.process import stat_of
 log, watched, tree = Path(sys.argv[1]), sys.argv[2] == "watched", sys.argv[3]
-with guarding("m4rk" + str(log.parent.name), log=log, folder=log.parent / "temporary", grace_s=0.3) as guard:
-    env = {MARK: "m4rk" + str(log.parent.name)}
+with guarding(sys.argv[4], log=log, folder=log.parent / "temporary", grace_s=0.3) as guard:
+    env = {MARK: sys.argv[4]}
     engine = subprocess.Popen([sys.executable, "-c", tree], start_new_session=True, env=env, stdout=subprocess.PIPE)
     if watched:
         guard.watch(engine.pid, stat_of(engine.pid).start)
     core, worker = engine.stdout.readline(), engine.stdout.readline()
-    print(json.dumps([engine.pid, int(core), int(worker), guard.process.pid]), flush=True)
+    print(json.dumps([engine.pid, int(core), int(worker)]), flush=True)
     time.sleep(60)
 """
 
@@ -47,6 +48,21 @@ with guarding("m4rk" + str(log.parent.name), log=log, folder=log.parent / "tempo
 def alive(pid: int) -> bool:
     stat = stat_of(pid)
     return stat is not None and stat.alive
+
+
+def guards(mark: str) -> list[int]:
+    """A guard is no child of its owner; its mark is in its arguments."""
+    found = []
+    for pid in living():
+        with suppress(OSError):
+            if f"{MARK}={mark}" in Path(f"/proc/{pid}/cmdline").read_text().split("\0"):
+                found.append(pid)
+    return found
+
+
+@pytest.fixture
+def mark() -> str:
+    return uuid.uuid4().hex
 
 
 def soon(condition: Callable[[], bool], within_s: float) -> bool:
@@ -88,11 +104,13 @@ def owned(popen: subprocess.Popen[bytes]) -> EngineProcess:
 
 @pytest.mark.timeout(15)
 @pytest.mark.parametrize("watched", ["watched", "not yet watched"])
-def test_a_killed_owner_leaves_nothing(tmp_path: Path, watched: str, bystander: subprocess.Popen[bytes]) -> None:
+def test_a_killed_owner_leaves_nothing(
+    tmp_path: Path, mark: str, watched: str, bystander: subprocess.Popen[bytes]
+) -> None:
     (tmp_path / "temporary").mkdir()
     (tmp_path / "temporary" / "socket").touch()
     owner = subprocess.Popen(
-        [sys.executable, "-c", OWNER, str(tmp_path / "guard.log"), watched, TREE], stdout=subprocess.PIPE
+        [sys.executable, "-c", OWNER, str(tmp_path / "guard.log"), watched, TREE, mark], stdout=subprocess.PIPE
     )
     assert owner.stdout is not None
     pids = json.loads(owner.stdout.readline())
@@ -100,15 +118,15 @@ def test_a_killed_owner_leaves_nothing(tmp_path: Path, watched: str, bystander: 
     owner.kill()
     owner.wait()
     owner.stdout.close()
-    assert soon(lambda: not any(alive(pid) for pid in pids), 8)
+    assert soon(lambda: not any(alive(pid) for pid in pids) and not guards(mark), 8)
     assert alive(bystander.pid)
-    assert soon(lambda: "the engine is gone" in (tmp_path / "guard.log").read_text(), 1)
+    assert "the engine is gone" in (tmp_path / "guard.log").read_text()
     assert not (tmp_path / "temporary").exists()
 
 
 @pytest.mark.timeout(15)
 def test_the_death_of_a_further_watched_process_ends_the_engine(
-    tmp_path: Path, engine: subprocess.Popen[bytes]
+    tmp_path: Path, mark: str, engine: subprocess.Popen[bytes]
 ) -> None:
     driver = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     with guarding(
@@ -120,25 +138,36 @@ def test_the_death_of_a_further_watched_process_ends_the_engine(
         assert soon(lambda: engine.poll() is not None, 8)
 
 
-def test_a_released_guard_ends_without_touching_the_engine(tmp_path: Path, engine: subprocess.Popen[bytes]) -> None:
-    with guarding("none", log=tmp_path / "guard.log", folder=tmp_path / "temporary") as guard:
+def test_a_released_guard_ends_without_touching_the_engine(
+    tmp_path: Path, mark: str, engine: subprocess.Popen[bytes]
+) -> None:
+    with guarding(mark, log=tmp_path / "guard.log", folder=tmp_path / "temporary") as guard:
         guard.watch(engine.pid, owned(engine).start)
-    assert guard.process.returncode == 0
+    assert soon(lambda: not guards(mark), 1)
     assert engine.poll() is None
 
 
 @pytest.mark.timeout(15)
 def test_a_recorded_number_that_belongs_to_someone_else_is_left_alone(
-    tmp_path: Path, bystander: subprocess.Popen[bytes]
+    tmp_path: Path, mark: str, bystander: subprocess.Popen[bytes]
 ) -> None:
     stat = stat_of(bystander.pid)
     assert stat is not None
-    with guarding("none", log=tmp_path / "guard.log", folder=tmp_path / "temporary", grace_s=0.1) as guard:
+    with guarding(mark, log=tmp_path / "guard.log", folder=tmp_path / "temporary", grace_s=0.1) as guard:
         guard.watch(bystander.pid, stat.start - 1)
         assert guard.process.stdin is not None
         guard.process.stdin.close()
-        guard.process.wait(timeout=5)
+        assert soon(lambda: not guards(mark), 8)
     assert alive(bystander.pid)
+
+
+def test_a_guard_is_no_child_of_its_owner(tmp_path: Path, mark: str) -> None:
+    """Ray kills the direct children of a worker that has died; the guard must outlive it."""
+    with guarding(mark, log=tmp_path / "guard.log", folder=tmp_path / "temporary"):
+        (guard,) = guards(mark)
+        stat = stat_of(guard)
+        assert stat is not None
+        assert stat.parent != os.getpid()
 
 
 def test_an_engine_is_its_session_and_their_descendants(engine: subprocess.Popen[bytes]) -> None:

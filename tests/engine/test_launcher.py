@@ -211,7 +211,7 @@ def test_no_engine_outlives_a_killed_owner(how: str, model: str, tmp_path: Path)
     assert api.healthy(port)
     assert told["tokens"] is not None
     started = members_by_parent(owner.pid)
-    assert len(started) >= 4  # guard, API server, engine core, worker
+    assert len(started) >= 3  # API server, engine core, worker
     segments = {segment for stat in started.values() for segment in shared_memory(stat.session)}
     assert segments
     owner.kill()
@@ -225,4 +225,4 @@ def test_no_engine_outlives_a_killed_owner(how: str, model: str, tmp_path: Path)
     assert soon(gone, 10)
     assert not listening(port)
     assert not [segment for segment in segments if segment.exists()]
-    assert not temporary_folder(tmp_path).exists()
+    assert soon(lambda: not temporary_folder(tmp_path).exists(), 2)
