@@ -27,7 +27,7 @@ _WORDINGS: tuple[tuple[Stage, str], ...] = (
     ),
     ("profiling", r"torch\.compile took|Initial profiling|Profiling CUDA graph memory|[Mm]emory profiling takes"),
     ("compile", r"torch\.compile takes|Dynamo bytecode|Compiling a graph|Using cache directory: .*torch_compile"),
-    ("compile", r"Cache the graph|Directly load"),
+    ("compile", r"Cache the graph|Directly load|Warming up model for the compilation"),
     # What follows the weights is profiling, unless compilation says otherwise.
     ("profiling", r"Model loading took|Loading (?:model )?weights took"),
     ("weights", r"Starting to load model|Loading safetensors|Loading pt checkpoint|Using .* attention backend"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import json
 import logging
 import os
@@ -94,7 +95,7 @@ class VllmLauncher:
                 inherited=self.inherited,
                 extra=self.extra_env,
                 cores=len(os.sched_getaffinity(0)),
-                inductor_cache=str(Path(gettempdir()) / f"torchinductor_{os.getuid()}"),
+                inductor_cache=_inductor_cache(),
             )
             _write_argv(folder / "argv.json", start_command(self.vllm_python, arguments), env, config, devices)
             before_gib = gpus.used_gib(devices) if self.platform == "cuda" else {}
@@ -210,6 +211,15 @@ class VllmLauncher:
         for device, gib in missing.items():
             _log.warning("GPU %s still uses %.1f GiB more than before an engine that is gone", device, gib)
         _log.info("the engine was stopped in %.1f s", time.monotonic() - began)
+
+
+def _inductor_cache() -> str:
+    """torch's own default (torch/_inductor/runtime/cache_dir_utils.py): what plain vLLM has compiled is found again."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a container's user without a name
+        user = str(os.getuid())
+    return str(Path(gettempdir()) / f"torchinductor_{user}")
 
 
 def _settable_after_import(config: EngineConfig) -> bool:
