@@ -22,6 +22,9 @@ OWNED_FLAGS = frozenset({"model", "host", "port", "uds", "api-key", "ssl-keyfile
 _QUIET = ("disable-uvicorn-access-log", "no-enable-log-requests", "disable-log-requests")
 _QUIET_SINCE_0_20 = frozenset({"disable-uvicorn-access-log"})  # request logging is off by default there
 
+# Makes the server count the prompt tokens that came from its prefix cache, request by request.
+_TELLING = "enable-prompt-tokens-details"
+
 _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL|AUTH", re.IGNORECASE)
 _OF_INTEREST = re.compile(
     r"^(VLLM|CUDA|NCCL|OMP|MKL|TORCH|PYTORCH|HF_HUB_OFFLINE|HF_HOME|TRANSFORMERS|LD_PRELOAD|ROCR|HIP)"
@@ -49,6 +52,8 @@ def engine_arguments(config: EngineConfig, *, port: int, known_flags: Collection
     if "served-model-name" not in config.flags:
         words += ["--served-model-name", served_model_name(config)]
     words += [f"--{flag}" for flag in quiet if flag.removeprefix("no-") not in config.flags]
+    if known_flags is not None and _TELLING in known_flags and _TELLING not in config.flags:
+        words.append(f"--{_TELLING}")
     return words + config.argv()
 
 

@@ -47,6 +47,8 @@ class TrialContext:
     slos: tuple[Slo, ...]
     kit: EngineKit
     recorder: Any
+    driver_pid: int
+    driver_node: str
 
 
 class TrialActor(tune.Trainable):  # type: ignore[misc]  # ray has no types
@@ -57,7 +59,8 @@ class TrialActor(tune.Trainable):  # type: ignore[misc]  # ray has no types
         self._actor = ray.get_runtime_context().get_actor_id()
         self._logs = Path(tempfile.mkdtemp(prefix="vtune-"))
         self._devices = context.kit.devices(ray.get_runtime_context().get_accelerator_ids().get("GPU", []))
-        self._engines = context.kit.open(self._logs)
+        on_drivers_node = self._node == context.driver_node
+        self._engines = context.kit.open(self._logs, watched=(context.driver_pid,) if on_drivers_node else ())
         self._begin(config["task"])
 
     def _begin(self, task: TrialTask) -> None:

@@ -36,7 +36,8 @@ class EngineKit:
         """What Ray gave this actor. A CPU engine's device is the machine itself."""
         return tuple(gpu_ids) if gpu_ids else ("cpu",)
 
-    def open(self, logs: Path) -> Engines:
+    def open(self, logs: Path, *, watched: tuple[int, ...] = ()) -> Engines:
+        """`watched`: processes of this host whose death ends the engines, whatever Ray does (the driver)."""
         if self.options.simulate:
             scale = self.options.time_scale
             return Engines(
@@ -56,6 +57,7 @@ class EngineKit:
             platform="cpu" if on_cpu else "cuda",
             fork_server=server,
             known_flags=self.known_flags or None,
+            also_watched=watched,
         )
         return Engines(
             launcher=launcher,

@@ -115,8 +115,10 @@ def _tune(
     context = TrialContext(
         workload=problem.workload,
         slos=problem.slos,
-        kit=EngineKit(options=options, known_flags=frozenset(catalogue.flags)),
+        kit=EngineKit(options=options, known_flags=frozenset(catalogue.flags) | catalogue.server_flags),
         recorder=recorder,
+        driver_pid=os.getpid(),
+        driver_node=machines.driver_node,
     )
     searcher = VtuneSearcher(
         study=study,

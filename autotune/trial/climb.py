@@ -11,7 +11,7 @@ from autotune.load.statistics import measure
 from autotune.load.validity import unusable
 from autotune.spec.config import EngineConfig
 from autotune.spec.endpoint import Endpoint
-from autotune.spec.measurement import EngineSample, Measurement, RequestRecord, StartFacts
+from autotune.spec.measurement import EngineSample, LoadBlock, Measurement, RequestRecord, StartFacts
 from autotune.spec.objective import Slo
 from autotune.spec.verdict import Books, Broken, EngineFailure, Infeasible, Invalid, Measured, Verdict
 from autotune.spec.workload import ClosedLoop, Rung, Workload
@@ -103,6 +103,23 @@ def failed(failure: EngineFailure) -> Verdict:
     return Broken(error=evidence, cause=failure.cause)
 
 
+@dataclass(slots=True)
+class _RungSoFar:
+    records: list[RequestRecord] = field(default_factory=list)
+    samples: list[EngineSample] = field(default_factory=list)
+    elapsed_s: float = 0.0
+    sending_until_s: float | None = None
+    streamed_tokens: int | None = None
+
+    def add(self, block: LoadBlock, sample: EngineSample | None) -> None:
+        self.records.extend(block.records)
+        self.elapsed_s, self.streamed_tokens = block.elapsed_s, block.streamed_tokens
+        if not block.sending and self.sending_until_s is None:
+            self.sending_until_s = block.elapsed_s
+        if sample is not None:
+            self.samples.append(replace(sample, at_s=block.elapsed_s))
+
+
 class _Climber:
     """The part of a trial that has an engine: it collects as it goes, so that nothing is lost when it is cut short."""
 
@@ -138,26 +155,19 @@ class _Climber:
         self, endpoint: Endpoint, rung: Rung, cancelled: Callable[[], bool], *, stage: Literal["warm-up", "load"]
     ) -> Generator[Snapshot, None, bool]:
         """Runs one rung; False when the trial ends here (cut short, or the engine died: then the verdict is set)."""
-        records: list[RequestRecord] = []
-        samples: list[EngineSample] = []
-        elapsed_s, sending_until_s = 0.0, None
+        seen = _RungSoFar()
         finished = False
+        if sample := endpoint.scrape():  # counters before the first request, so that all of the rung is counted
+            seen.samples.append(replace(sample, at_s=0.0))
         blocks = self.loader(endpoint, self.workload, rung, seed=self.seed)
         try:
             for block in blocks:
-                records.extend(block.records)
-                elapsed_s = block.elapsed_s
-                if not block.sending and sending_until_s is None:
-                    sending_until_s = elapsed_s
-                if sample := endpoint.scrape():
-                    samples.append(replace(sample, at_s=elapsed_s))
+                seen.add(block, endpoint.scrape())
                 if failure := endpoint.failure():
                     self.verdict = failed(failure)
                     return False
-                seen = None
-                if stage == "load":
-                    seen = self._measure(rung, records, samples, elapsed_s, sending_until_s, complete=False)
-                yield Snapshot(stage=stage, detail=rung.name, measurement=seen)
+                measured = self._measure(rung, seen, complete=False) if stage == "load" else None
+                yield Snapshot(stage=stage, detail=rung.name, measurement=measured)
                 if cancelled():
                     return False
             finished = True
@@ -165,39 +175,29 @@ class _Climber:
             close = getattr(blocks, "close", None)
             if close is not None:
                 close()
-            self._book(stage, elapsed_s)
+            self._book(stage, seen.elapsed_s)
             if stage == "load":
-                self.requests.append(RungRequests(rung=rung.name, records=tuple(records)))
-                self.measurements.append(
-                    self._measure(rung, records, samples, elapsed_s, sending_until_s, complete=finished)
-                )
+                self.requests.append(RungRequests(rung=rung.name, records=tuple(seen.records)))
+                self.measurements.append(self._measure(rung, seen, complete=finished))
         if failure := endpoint.failure():
             self.verdict = failed(failure)
             return False
-        if stage == "warm-up" and records and all(record.error for record in records):
-            self.verdict = Invalid(reasons=(f"warm-up: every request failed: {records[0].error}",))
+        if stage == "warm-up" and seen.records and all(record.error for record in seen.records):
+            self.verdict = Invalid(reasons=(f"warm-up: every request failed: {seen.records[0].error}",))
             return False
         return True
 
-    def _measure(
-        self,
-        rung: Rung,
-        records: Sequence[RequestRecord],
-        samples: Sequence[EngineSample],
-        elapsed_s: float,
-        sending_until_s: float | None,
-        *,
-        complete: bool,
-    ) -> Measurement:
+    def _measure(self, rung: Rung, seen: _RungSoFar, *, complete: bool) -> Measurement:
         return measure(
             rung,
-            records,
-            elapsed_s=elapsed_s,
-            sending_until_s=sending_until_s,
+            seen.records,
+            elapsed_s=seen.elapsed_s,
+            sending_until_s=seen.sending_until_s,
             gpus=self.config.gpus,
             slos=self.slos,
-            samples=samples,
+            samples=seen.samples,
             complete=complete,
+            streamed_tokens=None if complete else seen.streamed_tokens,
         )
 
     def _book(self, stage: Literal["warm-up", "load"], seconds: float) -> None:

@@ -96,7 +96,7 @@ def test_a_search_without_one_measurement_says_so(tmp_path: Path) -> None:
 
     of = problem(trials=3)
     of = replace(of, space=replace(of.space, fixed={"gpu-memory-utilization": 0.01}))
-    with pytest.raises(NoValidTrial, match="no trial|in a row"):
+    with pytest.raises(NoValidTrial, match=r"no trial|in a row"):
         run_search(of, options(gpus=1), run=new_run(tmp_path / "run", of), catalogue=NO_FLAGS, watch=Diary())
 
 
