@@ -19,7 +19,7 @@ from autotune.spec.problem import Problem
 from autotune.spec.verdict import Dominated, Measured, verdict_name
 from autotune.trial.climb import Snapshot
 
-CONFIRMATION_SHARE = 0.25
+CONFIRMATION_SHARE = 0.3
 """Of the budget, at most, is kept for the confirmation: what was found is worth little while nobody knows whether it is
 real."""
 TURNAROUND_S = 1.0

@@ -27,9 +27,9 @@ PRIOR_CV, PRIOR_DF = 0.05, 4
 """Spread between runs that is assumed before any is known, and how many repeats it is worth: CPU engines and shared
 GPUs vary by about this much from one start to the next (docs/measurement.md)."""
 
-FINALISTS, CONTENDERS = 2, 8
+FINALISTS, CONTENDERS = 2, 10
 SCREEN_RUNS = 2
-FEWEST_REPEATS, MOST_REPEATS = 3, 8
+FEWEST_REPEATS, MOST_REPEATS = 3, 10
 WORTH = 0.10
 """Gain in the first objective that the number of repeats is chosen for."""
 CANDIDATE_ROLES: tuple[Role, ...] = ("default", "incumbent", "search")
