@@ -94,14 +94,13 @@ class VtuneSearcher(Searcher):  # type: ignore[misc]  # ray has no types
         """What comes next: the baseline again when it is due, a candidate, or (once the last candidate has its verdict)
         the confirmation. Empty: nothing, or nothing before a running trial ends."""
         ledger, packing, study = self._ledger, self._packing, self._study
-        over = ledger.search_over(slots=self._slots(), confirm=self._confirm)
-        due = baseline_repeats(study.candidates, ledger.problem.budget.trials)
-        baseline = baseline_of(ledger.records)
-        is_due = baseline is not None and list(study.roles.values()).count("baseline") < due
-        # In its size's turn: a change of size costs a drain and new actors.
-        if baseline is not None and is_due and (over or packing.wanted() in (None, baseline.gpus)):
-            return [study.repeat("baseline", baseline)]
-        if not over:
+        if not ledger.search_over(slots=self._slots(), confirm=self._confirm):
+            due = baseline_repeats(study.candidates, ledger.problem.budget.trials)
+            is_due = list(study.roles.values()).count("baseline") < due
+            baseline = baseline_of(ledger.records)
+            # In its size's turn: a change of size costs a drain and new actors.
+            if is_due and baseline is not None and packing.wanted() in (None, baseline.gpus):
+                return [study.repeat("baseline", baseline)]
             asked = study.ask(gpus=packing.wanted(), accept=lambda config: config.gpus <= packing.largest())
             if not isinstance(asked, SpaceExhausted):
                 return [asked]

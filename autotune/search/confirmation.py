@@ -101,13 +101,13 @@ def next_step(
 def baseline_repeats(candidates: int, trials: int | None) -> int:
     """How often the baseline should have been repeated once `candidates` were started, of `trials` in all.
 
-    Once per `REPEAT_EVERY`; twice (in the middle and at the end) where there are at least that many and fewer than two
-    times as many, and never in a shorter search: the confirmation repeats it anyway.
+    Once in `REPEAT_EVERY`, in the middle of them; twice where there are at least that many but fewer than two times as
+    many; never in a shorter search. The confirmation repeats it at the end anyway.
     """
     if trials is not None and trials < REPEAT_EVERY:
         return 0
     every = min(REPEAT_EVERY, trials // 2) if trials is not None else REPEAT_EVERY
-    return candidates // every
+    return (candidates + every // 2) // every
 
 
 def noise_of(records: Iterable[TrialRecord], metric: str) -> Spread | None:

@@ -47,7 +47,7 @@ def test_every_trial_has_its_own_candidate_and_an_answer(mixed: tuple[RunDir, Di
 def test_the_default_is_repeated_through_the_search(mixed: tuple[RunDir, Diary]) -> None:
     records = read_trials(mixed[0])
     repeats = [record for record in records if record.role == "baseline"]
-    assert len(repeats) == 3
+    assert len(repeats) >= 2
     assert {record.config.key for record in repeats} == {records[0].config.key}
 
 

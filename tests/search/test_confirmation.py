@@ -36,7 +36,7 @@ DEFAULT = run(0, "default", {}, 1000.0)
 
 
 @pytest.mark.parametrize(
-    ("trials", "repeats"), [(4, 0), (7, 0), (8, 2), (12, 2), (16, 2), (24, 3), (100, 12), (None, 12)]
+    ("trials", "repeats"), [(4, 0), (7, 0), (8, 2), (12, 2), (16, 2), (24, 3), (100, 13), (None, 13)]
 )
 def test_the_baseline_is_repeated_about_once_in_eight_and_twice_at_least(trials: int | None, repeats: int) -> None:
     assert baseline_repeats(trials or 100, trials) == repeats
