@@ -122,7 +122,9 @@ def summarise(
     stated = gains(best, baseline, objectives) if best and baseline else ()
     if confirmation is not None and baseline is not None:
         best = _confirmed_best(confirmation, tried, baseline, best)
-        stated = _confirmed_gains(confirmation, ordered, objectives) or stated
+        stated = _confirmed_gains(confirmation, ordered, objectives, best=best) or (
+            gains(best, baseline, objectives) if best else ()
+        )
     return Summary(
         objectives=tuple(objectives),
         slos=tuple(slos),
@@ -151,17 +153,21 @@ def summarise(
 def _confirmed_best(
     confirmation: Conclusion, tried: Sequence[Tried], baseline: Tried, searched: Tried | None
 ) -> Tried | None:
-    """The winner; without one the baseline where it keeps the limits, else what the search alone would say."""
-    if confirmation.winner is not None:
-        return next(t for t in tried if t.config.key == confirmation.winner.config.key)
-    return baseline if confirmation.baseline_meets else searched
+    """The winner; without one the baseline where it keeps the limits, else the first finalist that does, else what the
+    search alone would say."""
+    if confirmation.winner is None and confirmation.baseline_meets:
+        return baseline
+    chosen = confirmation.winner or next((f for f in confirmation.finalists if f.meets), None)
+    return searched if chosen is None else next(t for t in tried if t.config.key == chosen.config.key)
 
 
 def _confirmed_gains(
-    confirmation: Conclusion, records: Sequence[TrialRecord], objectives: Sequence[Objective]
+    confirmation: Conclusion, records: Sequence[TrialRecord], objectives: Sequence[Objective], *, best: Tried | None
 ) -> tuple[Gain, ...]:
-    """Of the winner, else of the finalist that came nearest."""
-    shown = confirmation.winner or next(iter(confirmation.finalists), None)
+    """Of the finalist that is `best`; where that is the baseline, of the one that came nearest."""
+    key = best.config.key if best else None
+    kept = key == confirmation.baseline.key
+    shown = next((f for f in confirmation.finalists if kept or f.config.key == key), None)
     runs = {t.config.key: t for t in pooled(this_round(records))}
     if shown is None or shown.config.key not in runs or confirmation.baseline.key not in runs:
         return ()

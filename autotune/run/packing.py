@@ -52,6 +52,11 @@ class Packing:
         """The size whose turn it is; None = any size may begin the next turn."""
         return self._size if self._left > 0 else None
 
+    @property
+    def size(self) -> int | None:
+        """Of the engine that started last."""
+        return self._size
+
     def start(self, trial: str, size: int) -> None:
         assert self.fits(size), f"{size} devices aren't free"
         if size != self._size or self._left <= 0:

@@ -96,10 +96,10 @@ class VtuneSearcher(Searcher):  # type: ignore[misc]  # ray has no types
         ledger, packing, study = self._ledger, self._packing, self._study
         if not ledger.search_over(slots=self._slots(), confirm=self._confirm):
             due = baseline_repeats(study.candidates, ledger.problem.budget.trials)
-            is_due = list(study.roles.values()).count("baseline") < due
+            overdue = due - list(study.roles.values()).count("baseline")
             baseline = baseline_of(ledger.records)
-            # In its size's turn: a change of size costs a drain and new actors.
-            if is_due and baseline is not None and packing.wanted() in (None, baseline.gpus):
+            # When engines of its size run anyway, unless that never comes: a change of size costs a drain and actors.
+            if baseline is not None and (overdue > 1 or (overdue == 1 and packing.size == baseline.gpus)):
                 return [study.repeat("baseline", baseline)]
             asked = study.ask(gpus=packing.wanted(), accept=lambda config: config.gpus <= packing.largest())
             if not isinstance(asked, SpaceExhausted):

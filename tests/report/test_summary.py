@@ -236,6 +236,17 @@ def test_a_finalist_that_lost_its_limit_when_run_again_is_not_recommended() -> N
     assert summary.best is summary.default
 
 
+def test_gains_are_those_of_the_best_also_where_neither_it_nor_the_default_is_sure_of_its_limit() -> None:
+    noisy = [DEFAULT, measured(1, 1500.0, 50.0, {"a": 1})]
+    for factor in (0.7, 1.0, 1.4):
+        noisy.append(measured(len(noisy), 1000.0, 105.0 * factor, role="confirm"))
+        noisy.append(measured(len(noisy), 900.0, 90.0 * factor, {"a": 1}, role="confirm"))
+    summary = summarise(noisy, OBJECTIVES, [TTFT_SLO])
+    assert summary.best is not None
+    assert summary.best.trial == 1
+    assert summary.gains[0].value == pytest.approx(-0.1)
+
+
 def test_limits_that_the_finalists_were_not_chosen_by_leave_the_confirmation_aside() -> None:
     assert summarise(confirmed(1200.0), OBJECTIVES, use_confirmation=False).confirmation is None
 
