@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-TURN = 4
-"""Trials per slot before another size may take over: at most one actor start in four trials."""
+TURN = 5
+"""Trials per slot before another size may take over: about one actor start in five trials."""
 
 
 @dataclass(slots=True)
