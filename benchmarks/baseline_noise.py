@@ -35,7 +35,7 @@ from benchmarks.result import RESULTS, Result
 
 RUNS, QUICK_RUNS = 20, 3
 QUIET_SHARE = 0.10
-"""Of the machine's cores, taken by other programs and by the kernel: its part in our own loopback traffic is about 5 %."""
+"""Of the machine's cores, taken by other programs and by the kernel (its part in our own traffic is about 5 %)."""
 LONGEST_S = 600.0
 METRICS = ("output_tok_per_s_per_gpu", "ttft_p99_ms", "tpot_p99_ms")
 
