@@ -16,8 +16,8 @@ _SHOWN = 24
 class PrefixCache:
     """vLLM's prefix cache without an end: nothing is ever evicted.
 
-    It finds whole blocks of `block_tokens`, from the start of a prompt, and never a prompt's last token, which has to be
-    computed for its answer (vllm/v1/core/kv_cache_manager.py, get_computed_blocks).
+    It finds whole blocks of `block_tokens`, from the start of a prompt, and never a prompt's last token, which has to
+    be computed for its answer (vllm/v1/core/kv_cache_manager.py, get_computed_blocks).
     """
 
     def __init__(self, *, block_tokens: int) -> None:
@@ -55,7 +55,7 @@ class SpoiledPrefix:
 
 
 def spoiled_prefix(texts: Sequence[str], *, most: int = 200) -> SpoiledPrefix | None:
-    """Where texts that have a long part in common differ before it, such as in a date; None where there is no such place.
+    """Where texts that have a long part in common differ before it, such as in a date; None where they don't.
 
     Only the first `most` texts are looked at, each beside the one before it. At least half of them must differ so.
     """
