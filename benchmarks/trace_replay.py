@@ -13,7 +13,8 @@ time, by other code than the product's, and held against what the load client se
   is the growth of vLLM's counters prefix_cache_hits and prefix_cache_queries over the replay.
 
 Scales: Azure's first 200 rows at twice their rate, prompts at a quarter and answers at a tenth of their length;
-Mooncake's first 100 rows at their own rate, each 512-token block as 32 tokens, answers at a tenth. `--quick`: 40 and 25.
+Mooncake's first 100 rows at their own rate, each 512-token block as 32 tokens, answers at a tenth. `--quick`: 40 rows
+and 25.
 """
 
 from __future__ import annotations
@@ -186,7 +187,9 @@ def compared(name: str, rows: Sequence[Row], records: Sequence[RequestRecord]) -
     ordered = sorted(records, key=lambda record: record.scheduled_s)
     off_s = [abs(row.at_s - record.scheduled_s) for row, record in zip(rows, ordered, strict=True)]
     asked = Counter((round(row.at_s, 3), row.prompt_tokens, row.output_tokens) for row in rows)
-    answered = Counter((round(r.scheduled_s, 3), r.prompt_tokens, r.output_tokens) for r in records if r.error is None)
+    answered = Counter(
+        (round(r.scheduled_s, 3), r.prompt_tokens or 0, r.output_tokens or 0) for r in records if r.error is None
+    )
     late_ms = [1e3 * (record.sent_s - record.scheduled_s) for record in records]
     return {
         f"{name}_requests": len(rows),
