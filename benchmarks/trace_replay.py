@@ -186,9 +186,12 @@ def compared(name: str, rows: Sequence[Row], records: Sequence[RequestRecord]) -
     """`..._wrong`: requests whose lengths no row of that time has, by the server's count; failed ones among them."""
     ordered = sorted(records, key=lambda record: record.scheduled_s)
     off_s = [abs(row.at_s - record.scheduled_s) for row, record in zip(rows, ordered, strict=True)]
-    asked = Counter((round(row.at_s, 3), row.prompt_tokens, row.output_tokens) for row in rows)
+    times_s = sorted({row.at_s for row in rows})
+    asked = Counter((row.at_s, row.prompt_tokens, row.output_tokens) for row in rows)
     answered = Counter(
-        (round(r.scheduled_s, 3), r.prompt_tokens or 0, r.output_tokens or 0) for r in records if r.error is None
+        (nearest(times_s, r.scheduled_s), r.prompt_tokens or 0, r.output_tokens or 0)
+        for r in records
+        if r.error is None
     )
     late_ms = [1e3 * (record.sent_s - record.scheduled_s) for record in records]
     return {
@@ -201,6 +204,11 @@ def compared(name: str, rows: Sequence[Row], records: Sequence[RequestRecord]) -
         f"{name}_output_tokens_p50": percentile([row.output_tokens for row in rows], 0.5),
         f"{name}_rate_rps": (len(rows) - 1) / max(row.at_s for row in rows),
     }
+
+
+def nearest(times_s: Sequence[float], at_s: float) -> float:
+    """Records round to a microsecond."""
+    return min(times_s, key=lambda time_s: abs(time_s - at_s))
 
 
 def raw_table(**records: Sequence[RequestRecord]) -> pa.Table:
