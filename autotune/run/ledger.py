@@ -50,6 +50,7 @@ class Ledger:
     exhausted: bool = False
     halted: str = ""
     """Why the search gave up by itself (the same failure again and again)."""
+    _front: tuple[int, tuple[int, ...]] = (-1, ())
     clock: Callable[[], float] = time.monotonic
     began: float = field(default_factory=time.monotonic)
 
@@ -147,10 +148,13 @@ class Ledger:
         return None if any(v is None for v in values) else tuple(v for v in values if v is not None)
 
     def front(self) -> tuple[int, ...]:
-        """The trials that no other dominates, by their measured values."""
+        """The trials that no other dominates, by their measured values. Asked for twice a second: found once per trial."""
+        if self._front[0] == len(self.records):
+            return self._front[1]
         known = [(number, losses) for number, m in self.measured() if (losses := self.losses(m)) is not None]
         best = set(front([losses for _, losses in known]))
-        return tuple(sorted(number for index, (number, _) in enumerate(known) if index in best))
+        self._front = len(self.records), tuple(sorted(n for index, (n, _) in enumerate(known) if index in best))
+        return self._front[1]
 
     def same_failure_in_a_row(self) -> tuple[str, int]:
         """The cause that the newest records share, and how many of them do."""
