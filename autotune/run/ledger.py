@@ -148,7 +148,7 @@ class Ledger:
         return None if any(v is None for v in values) else tuple(v for v in values if v is not None)
 
     def front(self) -> tuple[int, ...]:
-        """The trials that no other dominates, by their measured values. Asked for twice a second: found once per trial."""
+        """The trials that no other dominates, by their measured values; found anew only when a trial has ended."""
         if self._front[0] == len(self.records):
             return self._front[1]
         known = [(number, losses) for number, m in self.measured() if (losses := self.losses(m)) is not None]
