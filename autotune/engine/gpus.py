@@ -122,3 +122,34 @@ def wait_for_memory_back(
         if not missing or time.monotonic() > deadline:
             return missing
         time.sleep(0.1)
+
+
+_THROTTLES = {
+    "HwSlowdown": "hw_slowdown",
+    "SwThermalSlowdown": "sw_thermal_slowdown",
+    "HwThermalSlowdown": "hw_thermal_slowdown",
+    "HwPowerBrakeSlowdown": "hw_power_brake",
+}
+"""NVML's reasons (nvmlClocksThrottleReason..., NVML API reference) that lie in heat or a fault. The software power cap
+isn't one: a GPU at its power limit runs as fast as it was sold to, under every candidate alike."""
+
+
+def throttled_by(devices: Sequence[str]) -> tuple[str, ...]:
+    """Why clocks of any of these GPUs (index or UUID) are held down now; empty where they aren't, or NVML can't say."""
+    gpus = all_gpus()
+    with _nvml() as nvml:
+        if nvml is None:
+            return ()
+        found: set[str] = set()
+        for gpu in (find(gpus, name) for name in devices):
+            if gpu is None:
+                continue
+            try:
+                bits = nvml.nvmlDeviceGetCurrentClocksThrottleReasons(nvml.nvmlDeviceGetHandleByIndex(gpu.index))
+            except nvml.NVMLError as error:
+                _log.debug("no throttle reasons for GPU %s: %s", gpu.index, error)
+                continue
+            found |= {
+                name for part, name in _THROTTLES.items() if bits & getattr(nvml, f"nvmlClocksThrottleReason{part}")
+            }
+        return tuple(sorted(found))
