@@ -71,7 +71,7 @@ def untrustworthy(
 
     `samples` begin before the first request and end after the last answer; `client_busy` are the blocks' readings while
     requests were being sent. `findable_share` is asked for only when many prompt tokens were found in the cache
-    (`autotune.load.prefixes`).
+    (`autotune.load.findable`).
     """
     reasons = list(unusable(rung, records))
     if not any(record.error is None for record in records):

@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from autotune.load.prefixes import findable_share
+from autotune.load.findable import findable_share
 from autotune.load.server_side import settled
 from autotune.load.statistics import measure
 from autotune.load.validity import untrustworthy
