@@ -5,10 +5,6 @@
 Once it has said that it is ready it waits for a second line: when to begin. It writes a line per block to standard
 output, about one a second, and lives as long as its standard input stays open: when its owner dies, so does it, and the
 kernel closes its connections, which makes vLLM abort the requests.
-
-The cost per token decides what one core can carry, so a token's event is only counted and timed; nothing in it is
-parsed. Only the last event of an answer is: with `include_usage` it holds the server's own token counts
-(vllm/entrypoints/openai/completion/serving.py, completion_stream_generator).
 """
 
 from __future__ import annotations
@@ -29,6 +25,8 @@ from typing import Any
 
 import aiohttp
 
+from autotune.load.answer import Answer
+from autotune.load.body import body_of, path_of
 from autotune.load.job import END_LINE, READY_LINE, LoadJob, block_line
 from autotune.load.traffic import PlannedRequest, plan
 from autotune.spec.measurement import LoadBlock, RequestRecord
@@ -41,53 +39,6 @@ _KEEP_ALIVE_S = 3.0
 
 _NICE = -10
 """An engine on the same cores must not make the client late: then the client's own waiting would be measured."""
-
-_MAX_GAP_US = 2**32 - 1
-
-
-class _Answer:
-    """One response as it streams in: `count` events that carried tokens, timed in microseconds."""
-
-    __slots__ = ("count", "done", "first_us", "gaps_us", "last_event", "last_us", "tail")
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.first_us = self.last_us = 0
-        self.gaps_us = array("I")
-        self.last_event = self.tail = b""
-        self.done = False
-
-    def feed(self, data: bytes, now_us: int) -> int:
-        """Returns how many events with a payload it held."""
-        if self.tail:
-            data = self.tail + data
-        events = data.split(b"\n\n")
-        self.tail = events.pop()
-        fresh = 0
-        for event in events:
-            if event.startswith(b"data: {"):
-                if self.count:
-                    self.gaps_us.append(min(now_us - self.last_us, _MAX_GAP_US))
-                else:
-                    self.first_us = now_us
-                self.last_us = now_us
-                self.last_event = event
-                self.count += 1
-                fresh += 1
-            elif event == b"data: [DONE]":
-                self.done = True
-        return fresh
-
-    def close(self) -> dict[str, Any]:
-        """The last event, parsed; it is taken off the count when it carried no token (usage or an error)."""
-        if not self.last_event:
-            return {}
-        said: dict[str, Any] = json.loads(self.last_event[len(b"data: ") :])
-        if not said.get("choices"):
-            self.count -= 1
-            if self.gaps_us:
-                self.last_us -= self.gaps_us.pop()
-        return said
 
 
 class LoadClient:
@@ -134,19 +85,22 @@ class LoadClient:
     def _now_s(self) -> float:
         return time.perf_counter() - self.began
 
-    def _next(self) -> PlannedRequest | None:
-        """None once the rung has sent what it must and lasted as long as it must."""
+    def _take(self) -> bool:
+        """Whether one more may be sent; False once the rung has sent what it must and lasted as long as it must."""
         if self.sent >= self.job.rung.requests and self._now_s() >= self.job.rung.duration_s:
             self.enough_sent.set()
-            return None
+            return False
         self.sent += 1
         if self.sent >= self.job.rung.requests:
             self.enough_sent.set()
-        return next(self.planned)
+        return True
+
+    def _next(self) -> PlannedRequest | None:
+        return next(self.planned) if self._take() else None
 
     async def _worker(self) -> None:
         while (planned := self._next()) is not None:
-            if not await self._request(planned, scheduled_s=self._now_s(), body=self._body(planned)):
+            if not await self._converse(planned, scheduled_s=self._now_s(), body=self._body(planned)):
                 await asyncio.sleep(_PAUSE_AFTER_FAILURE_S)
 
     async def _send_on_schedule(self, requests: set[asyncio.Task[Any]]) -> None:
@@ -161,8 +115,10 @@ class LoadClient:
             await asyncio.sleep(0)
             while (early_s := due_s - self._now_s()) > 0:  # uvloop's timers are whole milliseconds, rounded
                 await asyncio.sleep(early_s)
+            if self.sent >= rung.requests and due_s >= rung.duration_s:  # later turns were sent meanwhile
+                return
             self.sent += 1
-            self._watch(asyncio.create_task(self._request(planned, scheduled_s=due_s, body=body)), requests)
+            self._watch(asyncio.create_task(self._converse(planned, scheduled_s=due_s, body=body)), requests)
 
     def _watch(self, task: asyncio.Task[Any], tasks: set[asyncio.Task[Any]]) -> None:
         """Keeps the task alive while it runs; an exception in it is a bug here, and ends the rung."""
@@ -203,26 +159,39 @@ class LoadClient:
         )
 
     def _body(self, planned: PlannedRequest) -> bytes:
-        prompt = ",".join(map(str, planned.prompt()))
-        # vLLM refuses n > 1 at temperature 0: greedy sequences would all be the same.
-        temperature = 0 if planned.n == 1 else 1
-        return (
-            f'{{"model":{json.dumps(self.job.model)},"prompt":[{prompt}],"max_tokens":{planned.output_tokens},'
-            f'"n":{planned.n},"temperature":{temperature},"ignore_eos":true,"stream":true,'
-            f'"stream_options":{{"include_usage":true}}}}'
-        ).encode()
+        return body_of(planned, model=self.job.model)
 
-    async def _request(self, planned: PlannedRequest, *, scheduled_s: float, body: bytes) -> bool:
-        """Whether it was answered to the end. Adds one record whatever happens."""
-        answer = _Answer()
+    async def _converse(self, planned: PlannedRequest, *, scheduled_s: float, body: bytes) -> bool:
+        """One request and, while the rung sends, those that follow on it. Whether all were answered."""
+        while True:
+            answer = await self._request(planned, scheduled_s=scheduled_s, body=body)
+            if answer is None or not planned.goes_on or not self.sending:
+                return answer is not None
+            said = answer.said(chat=planned.form.chat)
+            following = planned.followed_by(said)
+            assert following is not None
+            scheduled_s = self._now_s() + planned.think_s
+            await asyncio.sleep(planned.think_s)
+            if not self.sending or not self._take():
+                return True
+            planned, body = following, self._body(following)
+
+    async def _request(self, planned: PlannedRequest, *, scheduled_s: float, body: bytes) -> Answer | None:
+        """None when it wasn't answered to the end. Adds one record whatever happens."""
+        answer = Answer(chat=planned.form.chat, keep=planned.goes_on)
         error: str | None = None
         said: dict[str, Any] = {}
         done_s: float | None = None
         self.in_flight += 1
         sent_s = self._now_s()
         try:
-            async with self.session.post("/v1/completions", data=body) as response:
-                if response.status == 200:
+            async with self.session.post(path_of(planned), data=body) as response:
+                if response.status == 200 and not planned.form.streamed:
+                    data = await response.read()
+                    done_s = self._now_s()
+                    answer.whole(data, int(done_s * 1e6))
+                    self.streamed += 1
+                elif response.status == 200:
                     read, feed, began = response.content.readany, answer.feed, self.began
                     while data := await read():
                         now_s = time.perf_counter() - began
@@ -262,11 +231,11 @@ class LoadClient:
                 error=error,
                 token_gaps_us=_little_endian(answer.gaps_us),
                 n=planned.n,
-                asked_prompt_tokens=planned.prompt_tokens,
-                asked_output_tokens=planned.n * planned.output_tokens,
+                asked_prompt_tokens=None if planned.is_text else planned.prompt_tokens,
+                asked_output_tokens=planned.n * planned.output_tokens if planned.form.fixes_length else None,
             )
         )
-        return error is None
+        return answer if error is None else None
 
 
 def _short(text: str) -> str:

@@ -3,33 +3,36 @@
 from __future__ import annotations
 
 import itertools
-from array import array
+from collections.abc import Iterator
 
-from autotune.load.traffic import plan
+from autotune.load.prefixes import PrefixCache
+from autotune.load.traffic import PlannedRequest, plan
 from autotune.spec.workload import Rung, Workload
 
-_BLOCK_TOKENS = 16
-"""vLLM caches whole blocks, of 16 tokens or more; of smaller ones up to 15 more tokens could be found."""
+_TEMPLATE_TOKENS = 64
+"""What a chat template may put before every prompt alike."""
 
 
 def findable_share(workload: Workload, rung: Rung, *, seed: int, requests: int) -> float:
     """Upper bound of prompt tokens found in a cache that was cold at first / prompt tokens, over the first `requests`.
 
-    An endless cache, requests one after the other. Of `n` sequences all but the first find the whole prompt.
+    An endless cache of single tokens, requests one after the other. Of `n` sequences all but the first find the whole
+    prompt. A conversation's turns follow each other, which finds as much as any other order.
     """
-    seen: set[int] = set()
+    cache = PrefixCache(block_tokens=1)
     found = total = 0
-    for request in itertools.islice(plan(workload, rung, seed=seed), requests):
-        prompt = request.prompt()
-        total += len(prompt)
-        matched, key = 0, 0
-        for start in range(0, len(prompt) - _BLOCK_TOKENS + 1, _BLOCK_TOKENS):
-            key = hash((key, array("q", prompt[start : start + _BLOCK_TOKENS]).tobytes()))
-            if key in seen:
-                matched += _BLOCK_TOKENS
-            seen.add(key)
-        if request.n > 1:
-            found += len(prompt)
-        elif matched:
-            found += min(len(prompt), matched + _BLOCK_TOKENS - 1)
+    for request in itertools.islice(_turns(plan(workload, rung, seed=seed)), requests):
+        known = cache.admit(request.pieces())
+        if request.is_text:
+            known += _TEMPLATE_TOKENS
+        found += request.prompt_tokens if request.n > 1 else min(request.prompt_tokens, known)
+        total += request.prompt_tokens
     return found / total if total else 0.0
+
+
+def _turns(planned: Iterator[PlannedRequest]) -> Iterator[PlannedRequest]:
+    for request in planned:
+        turn: PlannedRequest | None = request
+        while turn is not None:
+            yield turn
+            turn = turn.followed_by(None)

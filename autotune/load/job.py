@@ -8,14 +8,22 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
 
 from autotune.spec.measurement import LoadBlock, RequestRecord
+from autotune.spec.trace import LaterTurn, Trace, TraceRequest
 from autotune.spec.workload import (
     ClosedLoop,
+    ConstantArrivals,
+    Conversation,
+    EmpiricalLength,
     FixedLength,
+    GammaArrivals,
     LogNormalLength,
     Poisson,
+    RampArrivals,
+    RequestForm,
     RequestShape,
     Rung,
     SharedPrefix,
+    TraceArrivals,
     UniformLength,
     Workload,
 )
@@ -25,13 +33,23 @@ _KINDS: dict[str, type[Any]] = {
     for kind in (
         Workload,
         RequestShape,
+        RequestForm,
+        Conversation,
         SharedPrefix,
         FixedLength,
         UniformLength,
         LogNormalLength,
+        EmpiricalLength,
         Rung,
         ClosedLoop,
         Poisson,
+        GammaArrivals,
+        ConstantArrivals,
+        RampArrivals,
+        TraceArrivals,
+        Trace,
+        TraceRequest,
+        LaterTurn,
     )
 }
 _RECORD = tuple(f.name for f in fields(RequestRecord))

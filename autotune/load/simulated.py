@@ -10,6 +10,7 @@ cache.
 from __future__ import annotations
 
 import hashlib
+import heapq
 import time
 from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping
@@ -17,6 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from autotune.load.prefixes import PrefixCache
 from autotune.load.traffic import PlannedRequest, plan
 from autotune.spec.config import FlagValue
 from autotune.spec.endpoint import Endpoint
@@ -96,7 +98,8 @@ class _Simulation:
         self.finishing: defaultdict[int, list[_Request]] = defaultdict(list)
         self.decoding = self.sequences = self.kv_used = self.streamed = 0
         self.step_ends_s: list[float] = []
-        self.warm_prefixes: set[str] = set()
+        self.prefixes = PrefixCache(block_tokens=_CACHE_BLOCK_TOKENS)
+        self.thinking: list[tuple[float, int, PlannedRequest]] = []
         self.ended: list[RequestRecord] = []
 
     @property
@@ -123,10 +126,10 @@ class _Simulation:
                 yield self._block(sending=sending)
                 cut_s = self.now_s + _BLOCK_S
             was_sending = sending
-            arrival_s = self.upcoming.scheduled_s
+            arrival_s = self._next_due_s()
             while sending and arrival_s is not None and arrival_s <= self.now_s:
                 self._send(arrival_s)
-                sending, arrival_s = self.sending, self.upcoming.scheduled_s
+                sending, arrival_s = self.sending, self._next_due_s()
             if self.in_flight:
                 self._step()
             elif sending and arrival_s is not None:
@@ -135,10 +138,20 @@ class _Simulation:
                 break
         yield self._block(sending=False)
 
+    def _next_due_s(self) -> float | None:
+        """Of a new request or of a conversation's next turn, whichever is first."""
+        new_s = self.upcoming.scheduled_s
+        if not self.thinking:
+            return new_s
+        return self.thinking[0][0] if new_s is None else min(new_s, self.thinking[0][0])
+
     def _send(self, scheduled_s: float) -> None:
         if not self.sending:
             return
-        planned, self.upcoming = self.upcoming, next(self.planned)
+        if self.thinking and self.thinking[0][0] <= scheduled_s:
+            _, _, planned = heapq.heappop(self.thinking)
+        else:
+            planned, self.upcoming = self.upcoming, next(self.planned)
         self.sent += 1
         self.waiting.append(
             _Request(planned=planned, scheduled_s=scheduled_s, prefill_left=planned.prompt_tokens, cached_tokens=0)
@@ -154,12 +167,9 @@ class _Simulation:
             self.waiting.popleft()
             self.sequences += request.planned.n
             self.kv_used += request.kv_tokens
-            group = request.planned.prefix_group
-            if group is not None and self.prefix_caching:
-                if group in self.warm_prefixes:
-                    request.cached_tokens = request.planned.prefix_tokens // _CACHE_BLOCK_TOKENS * _CACHE_BLOCK_TOKENS
-                    request.prefill_left -= request.cached_tokens
-                self.warm_prefixes.add(group)
+            if self.prefix_caching:
+                request.cached_tokens = self.prefixes.admit(request.planned.pieces())
+                request.prefill_left -= request.cached_tokens
             request.prefill_left = max(1, request.prefill_left)
             self.prefilling.append(request)
 
@@ -215,7 +225,10 @@ class _Simulation:
                 asked_output_tokens=planned.n * planned.output_tokens,
             )
         )
-        if isinstance(self.rung.arrivals, ClosedLoop):
+        following = planned.followed_by(None)
+        if following is not None:
+            heapq.heappush(self.thinking, (self.now_s + planned.think_s, self.sent, following))
+        elif isinstance(self.rung.arrivals, ClosedLoop):
             self._send(self.now_s)
 
     def _block(self, *, sending: bool) -> LoadBlock:

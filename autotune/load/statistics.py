@@ -119,7 +119,8 @@ def measure(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Latencies:
-    """Milliseconds, in order of sending. `tpot_ms` is NaN where a sequence had one token, so that rows stay aligned."""
+    """Milliseconds, in order of sending. `tpot_ms` is NaN where a sequence had one token or all
+    came at once (not streamed): rows stay aligned."""
 
     ttft_ms: Floats
     ttft_sent_ms: Floats
@@ -137,7 +138,7 @@ class _Latencies:
         streaming_us = np.bincount(owner, weights=gaps_us, minlength=len(ordered))
         start = scheduled if from_scheduled else sent
         with np.errstate(divide="ignore", invalid="ignore"):
-            tpot = np.where(tokens > 1, streaming_us / (tokens - 1), np.nan)
+            tpot = np.where((tokens > 1) & (counts > 0), streaming_us / (tokens - 1), np.nan)
         return cls(
             ttft_ms=1e3 * (first - start),
             ttft_sent_ms=1e3 * (first - sent),

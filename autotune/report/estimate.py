@@ -13,7 +13,16 @@ from autotune.report.numbers import number
 from autotune.spec.config import PARALLEL_FLAGS, FlagValue
 from autotune.spec.problem import Problem
 from autotune.spec.space import Bundles, Choice, IntRange, SearchSpace
-from autotune.spec.workload import ClosedLoop, Poisson, Rung, Workload, mean
+from autotune.spec.workload import (
+    ClosedLoop,
+    ConstantArrivals,
+    GammaArrivals,
+    Poisson,
+    RampArrivals,
+    Rung,
+    TraceArrivals,
+    Workload,
+)
 
 _START_S = {"cpu": (2.0, 45.0), "gpu": (20.0, 100.0)}
 """Seconds until an engine is healthy: CPU with and without a fork server, GPU likewise with a warm and a cold compile
@@ -114,15 +123,21 @@ def estimate_form(found: Estimate) -> dict[str, Any]:
 
 
 def _rung_s(rung: Rung, workload: Workload, tpot_s: float) -> float:
-    shares = sum(shape.share for shape in workload.shapes)
-    tokens = sum(shape.share * mean(shape.output) for shape in workload.shapes) / shares
+    tokens = workload.mean_output_tokens
     match rung.arrivals:
-        case Poisson(rate_rps=rate):
-            return max(rung.requests / rate, rung.duration_s) + tokens * tpot_s
         case ClosedLoop(concurrency=concurrency):
             return max(rung.requests * tokens * tpot_s / concurrency, rung.duration_s)
+        case Poisson(rate_rps=rate) | GammaArrivals(rate_rps=rate) | ConstantArrivals(rate_rps=rate):
+            sending_s = rung.requests / rate
+        case RampArrivals(from_rps=first, to_rps=last, over_s=over_s):
+            sent = (first + last) / 2 * over_s
+            sending_s = over_s + max(0.0, rung.requests - sent) / last
+        case TraceArrivals(rate_scale=scale):
+            assert workload.trace is not None
+            sending_s = rung.requests * workload.trace.mean_gap_s / scale
         case _:
             assert_never(rung.arrivals)
+    return max(sending_s, rung.duration_s) + tokens * tpot_s
 
 
 def _at_least_one(count: float) -> int:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import dataclass
 from typing import assert_never
+
+from autotune.spec.trace import Trace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +31,15 @@ class LogNormalLength:
     high: int
 
 
-Lengths = FixedLength | UniformLength | LogNormalLength
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmpiricalLength:
+    """`values` as they were seen, each drawn in proportion to its weight."""
+
+    values: tuple[int, ...]
+    weights: tuple[float, ...]
+
+
+Lengths = FixedLength | UniformLength | LogNormalLength | EmpiricalLength
 
 
 def longest(lengths: Lengths) -> int:
@@ -37,6 +48,8 @@ def longest(lengths: Lengths) -> int:
             return tokens
         case UniformLength(high=high) | LogNormalLength(high=high):
             return high
+        case EmpiricalLength(values=values):
+            return max(values)
         case _:
             assert_never(lengths)
 
@@ -50,6 +63,8 @@ def mean(lengths: Lengths) -> float:
             return (low + high) / 2
         case LogNormalLength(median=median, sigma=sigma, low=low, high=high):
             return min(max(median * math.exp(sigma**2 / 2), low), high)
+        case EmpiricalLength(values=values, weights=weights):
+            return sum(v * w for v, w in zip(values, weights, strict=True)) / sum(weights)
         case _:
             assert_never(lengths)
 
@@ -68,7 +83,39 @@ class Poisson:
     rate_rps: float
 
 
-Arrivals = ClosedLoop | Poisson
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GammaArrivals:
+    """Open loop with gamma-distributed gaps. `burstiness` is their shape, as `vllm bench serve` has it: 1 is Poisson,
+    below 1 requests come in bursts, above 1 more evenly."""
+
+    rate_rps: float
+    burstiness: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConstantArrivals:
+    """Open loop, one request every 1 / `rate_rps` seconds."""
+
+    rate_rps: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RampArrivals:
+    """Open loop, Poisson at a rate that goes in a straight line from one to the other in `over_s`, and stays there."""
+
+    from_rps: float
+    to_rps: float
+    over_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceArrivals:
+    """Open loop at the trace's own timestamps, `rate_scale` times as fast. After its last row it begins again."""
+
+    rate_scale: float = 1.0
+
+
+Arrivals = ClosedLoop | Poisson | GammaArrivals | ConstantArrivals | RampArrivals | TraceArrivals
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +127,32 @@ class SharedPrefix:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RequestForm:
+    """How a request is put. `parameters` is a JSON object that goes into its body: sampling, response_format.
+
+    A chat can't be sent as token ids: its prompts are ordinary words, of about as many tokens as asked for.
+    """
+
+    chat: bool = False
+    streamed: bool = True
+    parameters: str = "{}"
+
+    @property
+    def fixes_length(self) -> bool:
+        """Whether an answer has exactly the length asked for: a grammar ends it where the grammar says."""
+        return not {"response_format", "structured_outputs"} & json.loads(self.parameters).keys()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conversation:
+    """A request is the first of `turns`; each later one resends what was said so far and comes `think_s` after the
+    answer to the one before."""
+
+    turns: Lengths
+    think_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RequestShape:
     """Lengths in tokens; `prompt` counts the part after the shared prefix. `n` sequences per request."""
 
@@ -88,6 +161,14 @@ class RequestShape:
     prefix: SharedPrefix | None = None
     n: int = 1
     share: float = 1.0
+    form: RequestForm = RequestForm()
+    conversation: Conversation | None = None
+
+    @property
+    def longest_tokens(self) -> int:
+        """A conversation's last turn carries everything before it."""
+        turns = longest(self.conversation.turns) if self.conversation else 1
+        return (self.prefix.tokens if self.prefix else 0) + turns * (longest(self.prompt) + longest(self.output))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,22 +183,30 @@ class Rung:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """`shapes` are mixed by their `share`s. `reference_rungs` name the rungs that every trial is compared on;
-    trial-level columns come from the last of them."""
+    """`shapes` are mixed by their `share`s; with a `trace` there are none. `reference_rungs` name the rungs that every
+    trial is compared on; trial-level columns come from the last of them."""
 
     name: str
     shapes: tuple[RequestShape, ...]
     rungs: tuple[Rung, ...]
     reference_rungs: tuple[str, ...]
     warm_up_requests: int = 8
+    trace: Trace | None = None
 
     @property
     def longest_request_tokens(self) -> int:
         """Prompt plus output of the longest possible request: the max-model-len it needs."""
-        return max(
-            (shape.prefix.tokens if shape.prefix else 0) + longest(shape.prompt) + longest(shape.output)
-            for shape in self.shapes
-        )
+        if self.trace is not None:
+            return self.trace.longest_request_tokens
+        return max(shape.longest_tokens for shape in self.shapes)
+
+    @property
+    def mean_output_tokens(self) -> float:
+        """Per sequence, over the mix or the trace."""
+        if self.trace is not None:
+            return self.trace.mean_output_tokens
+        shares = sum(shape.share for shape in self.shapes)
+        return sum(shape.share * mean(shape.output) for shape in self.shapes) / shares
 
     @property
     def reference(self) -> Rung:
