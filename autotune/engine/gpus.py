@@ -124,14 +124,18 @@ def wait_for_memory_back(
         time.sleep(0.1)
 
 
-_THROTTLES = {
-    "HwSlowdown": "hw_slowdown",
-    "SwThermalSlowdown": "sw_thermal_slowdown",
-    "HwThermalSlowdown": "hw_thermal_slowdown",
-    "HwPowerBrakeSlowdown": "hw_power_brake",
+_HELD_DOWN = {
+    0x08: "hw_slowdown",
+    0x20: "sw_thermal_slowdown",
+    0x40: "hw_thermal_slowdown",
+    0x80: "hw_power_brake",
 }
-"""NVML's reasons (nvmlClocksThrottleReason..., NVML API reference) that lie in heat or a fault. The software power cap
-isn't one: a GPU at its power limit runs as fast as it was sold to, under every candidate alike."""
+"""Bits of nvmlClocksEventReasons (NVML API reference) that lie in heat or a fault. The software power cap (0x04) isn't
+one: a GPU at its power limit runs as fast as it was sold to, under every candidate alike."""
+
+
+def reasons_of(bits: int) -> tuple[str, ...]:
+    return tuple(name for bit, name in _HELD_DOWN.items() if bits & bit)
 
 
 def throttled_by(devices: Sequence[str]) -> tuple[str, ...]:
@@ -140,16 +144,12 @@ def throttled_by(devices: Sequence[str]) -> tuple[str, ...]:
     with _nvml() as nvml:
         if nvml is None:
             return ()
-        found: set[str] = set()
+        bits = 0
         for gpu in (find(gpus, name) for name in devices):
             if gpu is None:
                 continue
             try:
-                bits = nvml.nvmlDeviceGetCurrentClocksThrottleReasons(nvml.nvmlDeviceGetHandleByIndex(gpu.index))
+                bits |= nvml.nvmlDeviceGetCurrentClocksThrottleReasons(nvml.nvmlDeviceGetHandleByIndex(gpu.index))
             except nvml.NVMLError as error:
                 _log.debug("no throttle reasons for GPU %s: %s", gpu.index, error)
-                continue
-            found |= {
-                name for part, name in _THROTTLES.items() if bits & getattr(nvml, f"nvmlClocksThrottleReason{part}")
-            }
-        return tuple(sorted(found))
+        return reasons_of(bits)

@@ -17,12 +17,13 @@ def findable_share(workload: Workload, rung: Rung, *, seed: int, requests: int) 
     """Upper bound of prompt tokens found in a cache that was cold at first / prompt tokens, over the first `requests`.
 
     An endless cache of single tokens, requests one after the other. Of `n` sequences all but the first find the whole
-    prompt. A conversation's turns follow each other, which finds as much as any other order.
+    prompt. A conversation's turns follow each other, which finds as much as any other order; answers are cached too.
     """
     cache = PrefixCache(block_tokens=1)
     found = total = 0
     for request in itertools.islice(_turns(plan(workload, rung, seed=seed)), requests):
-        known = cache.admit(request.pieces())
+        answer = (("answer", request.index, len(request.answers)), request.output_tokens)
+        known = cache.admit(itertools.chain(request.pieces(), [answer]))
         if request.is_text:
             known += _TEMPLATE_TOKENS
         found += request.prompt_tokens if request.n > 1 else min(request.prompt_tokens, known)

@@ -292,7 +292,7 @@ def _cached_share(finished: Sequence[RequestRecord], samples: Sequence[EngineSam
     told = [(r.cached_tokens, r.prompt_tokens) for r in finished if r.cached_tokens is not None and r.prompt_tokens]
     if told:
         return sum(cached for cached, _ in told) / sum(prompt for _, prompt in told)
-    counted = [(s.prefix_hits, s.prefix_queries) for s in samples if s.prefix_hits is not None and s.prefix_queries]
+    counted = [(s.prefix_hits, s.prefix_queries) for s in samples if None not in (s.prefix_hits, s.prefix_queries)]
     if len(counted) < 2:
         return None
     (hits_0, queries_0), (hits_1, queries_1) = counted[0], counted[-1]

@@ -137,7 +137,8 @@ def _miscounted(record: RequestRecord) -> str | None:
         ("prompt", record.prompt_tokens, record.asked_prompt_tokens),
     ):
         if asked is not None and counted != asked:
-            return f"{counted} {what} tokens instead of {asked}"
+            off = f" ({100 * (counted / asked - 1):+.0f} %)" if asked else ""
+            return f"{counted} {what} tokens instead of {asked}{off}"
     return None
 
 
