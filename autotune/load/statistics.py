@@ -185,7 +185,7 @@ def _window(
     """The window of throughput begins when the rung has filled and ends when the load stops being what the rung says.
 
     That is when sending stops; what follows is a drain at ever lower load, whose length depends on the engine. Where a
-    rung is a batch (it is sent before much of it is answered) the window is the whole of it, until the last answer; a
+    rung is a batch (it is sent before half of it is being answered) the window is the whole of it, until the last answer; a
     rung of less than five times its ramp is too short to lose it.
     """
     last_s = max((record.done_s or 0.0 for record in finished), default=elapsed_s)
@@ -195,7 +195,8 @@ def _window(
         case ClosedLoop(concurrency=concurrency) if rung.duration_s == 0:
             is_batch = rung.requests < 2 * concurrency
         case _:
-            is_batch = last_s > 2 * sending_until_s
+            unanswered = sum((record.first_token_s or 0.0) > sending_until_s for record in finished)
+            is_batch = last_s > 2 * sending_until_s or unanswered > len(finished) / 2
     if is_batch:
         return 0.0, last_s
     end_s = min(sending_until_s, elapsed_s)

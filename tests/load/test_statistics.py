@@ -192,6 +192,12 @@ def test_a_rung_of_less_than_five_ramps_keeps_its_beginning() -> None:
     assert shown.output_tok_per_s == pytest.approx(4 * 2 * 11 / 0.8)
 
 
+def test_a_rung_that_is_sent_before_half_of_it_is_being_answered_is_a_batch() -> None:
+    records = [answered(0.1 * i, ttft_s=0.9) for i in range(10)]
+    shown = measured(records, rung=OPEN, until_s=0.9, elapsed_s=2.0)
+    assert shown.output_tok_per_s == pytest.approx(10 * 11 / 1.9)
+
+
 def test_a_batch_is_measured_to_its_last_answer() -> None:
     rung = Rung(name="r", arrivals=ClosedLoop(concurrency=100), requests=10)
     shown = measured([answered(0, ttft_s=1.0, gap_s=0.1, tokens=11)] * 10, rung=rung, until_s=0.01)
