@@ -14,7 +14,7 @@ from autotune.spec.measurement import METRICS, EngineSample, Measurement, Reques
 from autotune.spec.workload import ClosedLoop, Rung
 
 _CLOCK_SLACK_S = 1e-3
-_BUSY_LIMIT = 0.9
+_BUSY_LIMIT = 0.95
 _OUTLIER = 10.0
 _OUTLIER_S = 0.5
 
