@@ -35,6 +35,10 @@ class UserError(VtuneError):
             text += f". {remedy[0].upper()}{remedy[1:]}"
         super().__init__(text)
 
+    def at(self, file: object) -> UserError:
+        """The same error, with the file that the one who raised it didn't know."""
+        return UserError(self.problem, file=file, key=self.key, value=self.value, remedy=self.remedy)
+
 
 class NoValidTrial(VtuneError):
     """The search ended without one valid measurement."""

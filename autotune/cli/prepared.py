@@ -18,6 +18,7 @@ from autotune.report.plan import Plan, plan
 from autotune.run.options import SearchOptions
 from autotune.spec.capacity import gpu_gib
 from autotune.spec.catalogue import Catalogue
+from autotune.spec.model import ModelShape
 from autotune.spec.problem import Problem
 from autotune.spec.space_file import Overrides, Sources, parse_problem, read_sources
 from autotune.spec.units import duration_s
@@ -64,7 +65,7 @@ def checked(
     return plan(
         problem,
         catalogue,
-        shape=read_model_shape(problem.space.model, model_config=model_config),
+        shape=_shape(problem, model_config),
         devices=len(gpus) or None,
         gpu_gib=_gpu_gib(gpu) if gpu is not None else (gpus[0].total_gib if gpus else None),
         platform="cuda" if gpu is not None else None,
@@ -88,7 +89,7 @@ def prepare_new(
     problem = parse_problem(
         sources, catalogue=catalogue, allow_quality_loss=options.allow_quality_loss, allow=allow, overrides=overrides
     )
-    machine = _machine(options)
+    machine = _machine(options, problem)
     planned = _planned(problem, catalogue, options, machine, model_config)
     kept: dict[str, str | int | None] = {
         "model": overrides.model,
@@ -190,9 +191,15 @@ def _time_s(option: str, given: str | None) -> float | None:
     return seconds
 
 
-def _machine(options: SearchOptions) -> _Machine:
+def _machine(options: SearchOptions, problem: Problem) -> _Machine:
     if options.simulate:
         return _Machine(devices=options.simulated_gpus)
+    if options.platform == "cpu" and (flag := problem.space.gpu_flag()) is not None:
+        raise EnvironmentProblem(
+            f"{problem.space_file}: this space is for GPUs (it has {flag}), and the vLLM of {options.vllm_python} is a "
+            "CPU build. Run vtune where the GPUs are with --vllm-python naming their vLLM, or search a space for CPUs "
+            "(tiny-cpu)"
+        )
     if options.address is not None or options.platform == "cpu":  # CPU engines take turns, whatever their ranks
         return _Machine(devices=None)
     gpus = visible(all_gpus())
@@ -215,12 +222,22 @@ def _planned(
 ) -> Plan:
     shape = None
     try:
-        shape = read_model_shape(problem.space.model, model_config=model_config)
+        shape = _shape(problem, model_config)
     except EnvironmentProblem as error:
         if not options.simulate:  # a real engine couldn't load it either
             raise
         problem = replace(problem, notices=(*problem.notices, f"not judged by the model's shape: {error}"))
     return plan(problem, catalogue, shape=shape, devices=machine.devices, gpu_gib=machine.gpu_gib)
+
+
+def _shape(problem: Problem, model_config: Path | None) -> ModelShape:
+    """Raises UserError with the space's file: the model is named there."""
+    try:
+        return read_model_shape(problem.space.model, model_config=model_config)
+    except UserError as error:
+        if error.file is not None or model_config is not None:
+            raise
+        raise error.at(problem.space_file) from None
 
 
 def _gpu_gib(given: str) -> float:

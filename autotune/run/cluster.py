@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -17,7 +18,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 import autotune
 from autotune.engine.environment import vllm_versions
 from autotune.engine.gpus import all_gpus, visible
-from autotune.errors import EnvironmentProblem
+from autotune.errors import EnvironmentProblem, UserError
 from autotune.run.options import SearchOptions
 
 log = logging.getLogger(__name__)
@@ -70,14 +71,33 @@ def cluster(options: SearchOptions, *, largest_engine: int) -> Iterator[Cluster]
             configure_logging=False,
         )
     else:
+        _reach(options.address)
         try:
             ray.init(address=options.address, log_to_driver=False, logging_level=logging.ERROR)
-        except ConnectionError as error:
+        except (ConnectionError, ray.exceptions.RpcError) as error:
             raise EnvironmentProblem(f"no Ray cluster answers at {options.address}: {error}") from None
     try:
         yield _survey(options, on_gpus=on_gpus, largest_engine=largest_engine)
     finally:
         ray.shutdown()
+
+
+def _reach(address: str) -> None:
+    """Raises at once where nothing listens: Ray itself tries for three minutes."""
+    if "://" in address:
+        raise UserError(
+            "Ray client addresses can't be used: the driver must be a member of the cluster",
+            key="--address",
+            value=address,
+            remedy="run vtune on a node of the cluster with --address auto, or give HOST:PORT of its head (6379)",
+        )
+    host, _, port = address.rpartition(":")
+    if not port.isdigit():
+        return  # "auto": Ray looks for the cluster of this host
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
+    except OSError as error:
+        raise EnvironmentProblem(f"no Ray cluster answers at {address}: {error}") from None
 
 
 def _survey(options: SearchOptions, *, on_gpus: bool, largest_engine: int) -> Cluster:

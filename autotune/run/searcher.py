@@ -6,6 +6,7 @@ Ray's own OptunaSearch isn't used: with several objectives it drops intermediate
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 from collections.abc import Callable
@@ -16,7 +17,7 @@ from ray.tune.search import Searcher
 
 from autotune.history.record import TrialRecord
 from autotune.history.rundir import RunDir
-from autotune.history.tables import append_rungs, append_trial
+from autotune.history.tables import append_rungs, append_trial, trial_row
 from autotune.run.ledger import Ledger, LiveTrial
 from autotune.run.packing import Packing
 from autotune.run.progress import Progress
@@ -24,7 +25,7 @@ from autotune.run.recorder import Delivered
 from autotune.run.task import TrialTask
 from autotune.search.study import SpaceExhausted, Study, Suggestion
 from autotune.spec.measurement import Measurement
-from autotune.spec.verdict import Books, Broken, Dominated, Invalid, Verdict, verdict_name
+from autotune.spec.verdict import Books, Broken, Dominated, Invalid, Measured, Verdict, verdict_name
 from autotune.trial.climb import Outcome
 
 log = logging.getLogger(__name__)
@@ -110,6 +111,8 @@ class VtuneSearcher(Searcher):  # type: ignore[misc]  # ray has no types
             return
         delivered = self._take(live.task.trial, live.task.attempt)
         record = self._record(live, delivered)
+        if not isinstance(record.verdict, Measured | Dominated):
+            keep_failure(self._run, record)
         append_rungs(self._run, record)
         append_trial(self._run, record)  # on disk before the study hears of it
         self._ledger.records.append(record)
@@ -184,3 +187,13 @@ class VtuneSearcher(Searcher):  # type: ignore[misc]  # ray has no types
 
     def restore(self, checkpoint_path: str) -> None:
         """Resuming starts a fresh Ray Tune run (docs/design.md)."""
+
+
+def keep_failure(run: RunDir, record: TrialRecord) -> None:
+    """failures/<trial>/: what happened, with which words, and where the engine's whole log is."""
+    row = {key: value for key, value in trial_row(record).items() if value is not None}
+    engine_log = run.logs(record.trial, record.attempt) / "engine.log"
+    if engine_log.exists():
+        row["engine_log"] = str(engine_log.relative_to(run.path))
+    file = run.failures(record.trial, record.attempt) / "failure.json"
+    file.write_text(json.dumps(row, indent=1, default=str) + "\n")

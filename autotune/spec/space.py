@@ -81,6 +81,17 @@ class Dimension:
                 assert_never(self.domain)
 
 
+GPU_FLAGS = frozenset(
+    (
+        "gpu-memory-utilization",
+        "compilation-config.cudagraph_mode",
+        "max-cudagraph-capture-size",
+        "cudagraph-capture-sizes",
+    )
+)
+"""A space that has one of these asks for GPUs. (On a CPU gpu-memory-utilization would be a share of the machine's RAM,
+which an engine can seldom have: kv-cache-memory-bytes sizes the cache there.)"""
+
 Point = Mapping[str, FlagValue]
 """Dimension name -> value, for the active dimensions only; a bundle's value is its option's name."""
 
@@ -142,6 +153,11 @@ class SearchSpace:
                         values.append(high)
             ranks *= max(int(value) for value in values if value is not None) if any(values) else 1
         return ranks
+
+    def gpu_flag(self) -> str | None:
+        """The first flag it sets or searches that only means something on a GPU; None = a CPU engine could run it."""
+        named = (*self.fixed, *(dimension.name for dimension in self.dimensions))
+        return next((name for name in named if name in GPU_FLAGS), None)
 
     def broken_rule(self, config: EngineConfig, defaults: Mapping[str, FlagValue]) -> Rule | None:
         """The first rule that `config` breaks. `defaults` stand in for flags it doesn't give; a rule that reads a
