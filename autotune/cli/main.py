@@ -13,6 +13,7 @@ from autotune.cli.flags import flags
 from autotune.cli.runs import best, report, status
 from autotune.cli.search import search
 from autotune.cli.shipped import init, spaces, workloads
+from autotune.cli.workload import workload
 
 app = typer.Typer(
     cls=Group,
@@ -25,6 +26,7 @@ app = typer.Typer(
 )
 for command in (init, spaces, workloads, flags, check, search, status, report, best):
     app.command()(command)
+app.add_typer(workload, name="workload")
 
 
 def _version(asked: bool) -> None:

@@ -11,13 +11,14 @@ _SEARCHED = 400
 _SAME_AGAIN = 80
 """Characters that must be the same there, for the difference to be what spoils a common prefix."""
 _SHOWN = 24
+_BEFORE = 8
 
 
 class PrefixCache:
     """vLLM's prefix cache without an end: nothing is ever evicted.
 
-    It finds whole blocks of `block_tokens`, from the start of a prompt, and never a prompt's last token, which has to be
-    computed for its answer (vllm/v1/core/kv_cache_manager.py, get_computed_blocks).
+    It finds whole blocks of `block_tokens`, from the start of a prompt, and never a prompt's last token, which has to
+    be computed for its answer (vllm/v1/core/kv_cache_manager.py, get_computed_blocks).
     """
 
     def __init__(self, *, block_tokens: int) -> None:
@@ -55,11 +56,15 @@ class SpoiledPrefix:
 
 
 def spoiled_prefix(texts: Sequence[str], *, most: int = 200) -> SpoiledPrefix | None:
-    """Where texts that have a long part in common differ before it, such as in a date; None where there is no such place.
+    """Where texts that have a long part in common differ before it, such as in a date; None where they don't.
 
-    Only the first `most` texts are looked at, each beside the one before it. At least half of them must differ so.
+    Only the first `most` texts are looked at, each beside the one of the last few that has most in common with it, as
+    several prompts may take turns. At least half of them must differ so.
     """
-    pairs = list(itertools.pairwise(texts[:most]))
+    pairs = [
+        (max(texts[max(0, place - _BEFORE) : place], key=lambda earlier: _common(earlier, texts[place])), texts[place])
+        for place in range(1, min(most, len(texts)))
+    ]
     found: list[tuple[int, str, str]] = []
     for one, other in pairs:
         position = _common(one, other)
@@ -77,10 +82,14 @@ def spoiled_prefix(texts: Sequence[str], *, most: int = 200) -> SpoiledPrefix | 
 
 
 def _common(one: str, other: str) -> int:
-    shortest = min(len(one), len(other))
-    if one[:shortest] == other[:shortest]:
-        return shortest
-    return next(place for place, (a, b) in enumerate(zip(one, other, strict=False)) if a != b)
+    low, high = 0, min(len(one), len(other))
+    while low < high:  # comparing halves is quicker than comparing characters
+        middle = (low + high + 1) // 2
+        if one[low:middle] == other[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
 
 
 def _alike_again(one: str, other: str) -> bool:

@@ -42,8 +42,8 @@ class PlannedRequest:
 
     `prompt_tokens` includes the shared prefix of `prefix_tokens` and, in a conversation, all that was said before;
     `output_tokens` is per sequence. `blocks`: ids of what the prompt consists of, `block_tokens` each. `body`: what a
-    log holds, to be sent as it is. `turns`: what follows on the first request of a conversation; `answers` are those given
-    so far (of `answer_tokens`), so their number says which turn this is.
+    log holds, to be sent as it is. `turns`: what follows on the first request of a conversation; `answers` are those
+    given so far (of `answer_tokens`), so their number says which turn this is.
     """
 
     index: int

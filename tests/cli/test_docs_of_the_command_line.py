@@ -55,6 +55,7 @@ def run(tmp_path: Path) -> str:
         ["init", "tiny-cpu"],
         ["spaces"],
         ["workloads"],
+        ["workload", "show", "tiny-cpu"],
         ["flags", "max-num-seqs"],
         ["check", "--space", "tiny-cpu"],
         ["check", "--space", "7b", "--model-config", "model", "--gpu", "80"],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -23,10 +24,13 @@ from autotune.load.validity import unusable
 from autotune.spec.config import EngineConfig, FlagValue
 from autotune.spec.endpoint import Endpoint
 from autotune.spec.measurement import LoadBlock, RequestRecord
+from autotune.spec.trace import Trace, TraceRequest
 from autotune.spec.workload import (
     ClosedLoop,
+    Conversation,
     FixedLength,
     Poisson,
+    RequestForm,
     RequestShape,
     Rung,
     SharedPrefix,
@@ -193,6 +197,53 @@ def test_the_servers_own_counters_agree_with_the_records(loading: Loading) -> No
         ("requests_done", len(records)),
     ):
         assert getattr(after, counter) - getattr(before, counter) == counted, counter
+
+
+def test_a_conversation_finds_what_was_said_before_in_the_prefix_cache(loading: Loading) -> None:
+    shape = RequestShape(
+        prompt=FixedLength(tokens=128),
+        output=FixedLength(tokens=128),
+        conversation=Conversation(turns=FixedLength(tokens=3)),
+    )
+    rung = Rung(name="talk", arrivals=ClosedLoop(concurrency=1), requests=3)
+    records = sorted(loading.records(rung, shape), key=lambda record: record.sent_s)
+    # The last token of an answer is never computed again, so the block that it ends isn't there yet.
+    assert [(r.error, r.prompt_tokens) for r in records] == [(None, 128), (None, 384), (None, 640)]
+    assert [(r.cached_tokens or 0) >= least for r, least in zip(records, (0, 128, 384), strict=True)] == [True] * 3
+
+
+@pytest.mark.engine
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("loading", ["real"], indirect=True)
+@pytest.mark.parametrize("streamed", [True, False], ids=["streamed", "whole"])
+@pytest.mark.parametrize("parameters", ["{}", '{"response_format": {"type": "json_object"}}'], ids=["free", "json"])
+def test_a_real_vllm_answers_chats_free_and_in_json_streamed_and_whole(
+    loading: Loading, streamed: bool, parameters: str
+) -> None:
+    form = RequestForm(chat=True, streamed=streamed, parameters=parameters)
+    shape = RequestShape(prompt=FixedLength(tokens=40), output=FixedLength(tokens=12), form=form)
+    rung = Rung(name=f"chat {streamed} {parameters}", arrivals=ClosedLoop(concurrency=2), requests=4)
+    records = loading.records(rung, shape)
+    assert unusable(rung, records) == ()
+    assert all((r.output_tokens or 0) <= 12 for r in records)
+    if streamed and form.fixes_length:
+        assert {len(r.token_gaps_us) // 4 + 1 for r in records} == {12}
+
+
+@pytest.mark.engine
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("loading", ["real"], indirect=True)
+def test_logged_texts_share_their_prefix_within_a_rung_and_nothing_with_the_next(loading: Loading) -> None:
+    body = json.dumps({"prompt": "the same long text over and over again " * 30})
+    row = TraceRequest(at_s=None, prompt_tokens=1, output_tokens=4, line=1, body=body)
+    trace = Trace(file="t", format="openai", rows=(row, row), exact=False)
+    logged = Workload(name="w", shapes=(), rungs=(), reference_rungs=(), trace=trace)
+    for name in ("one", "other"):
+        rung = Rung(name=name, arrivals=ClosedLoop(concurrency=1), requests=2)
+        blocks = loading.loader(loading.endpoint, logged, rung, seed=1)
+        first, second = sorted((r for block in blocks for r in block.records), key=lambda record: record.sent_s)
+        assert (first.error, first.cached_tokens or 0) == (None, 0)
+        assert (second.cached_tokens or 0) > (second.prompt_tokens or 0) / 2
 
 
 @pytest.mark.engine

@@ -1,3 +1,4 @@
+import json
 from pathlib import Path
 
 import pytest
@@ -7,10 +8,16 @@ from hypothesis import strategies as st
 from autotune.errors import UserError
 from autotune.spec.workload import (
     ClosedLoop,
+    ConstantArrivals,
+    Conversation,
+    EmpiricalLength,
     FixedLength,
+    GammaArrivals,
     LogNormalLength,
     Poisson,
+    RampArrivals,
     SharedPrefix,
+    TraceArrivals,
     UniformLength,
 )
 from autotune.spec.workload_file import load_workload, parse_workload
@@ -139,3 +146,84 @@ def test_a_file_that_isnt_text_is_named(tmp_path: Path) -> None:
 def test_a_folder_is_no_workload(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="can't be read"):
         load_workload(tmp_path)
+
+
+MORE = """
+name: more
+mix:
+  - prompt_tokens: {empirical: {64: 3, 512: 1}}
+    output_tokens: {empirical: [5, 5, 9]}
+    conversation: {turns: {uniform: [1, 4]}, think_time: 2 s}
+  - {prompt_tokens: 10, output_tokens: 5, api: chat, stream: false, sampling: {temperature: 0.7},
+     response_format: {type: json_object}}
+rungs:
+  - {name: burst, rate: 0.2 /s, arrivals: gamma, burstiness: 0.5, requests: 10}
+  - {name: even, rate: 12 /min, arrivals: constant, requests: 10}
+  - {name: up, rate: [1 /s, 8 /s], duration: 60 s}
+"""
+TRACE = "name: w\ntrace: {file: t.csv}\n"
+CSV = (
+    "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+    "2023-11-16 18:15:46,374,44\n2023-11-16 18:15:48,396,109\n2023-11-16 18:15:49,8,4\n"
+)
+
+
+def test_lengths_conversations_and_forms_are_read() -> None:
+    first, second = parse_workload(MORE, file="w").shapes
+    assert first.prompt == EmpiricalLength(values=(64, 512), weights=(3, 1))
+    assert first.output == EmpiricalLength(values=(5, 9), weights=(2, 1))
+    assert first.conversation == Conversation(turns=UniformLength(low=1, high=4), think_s=2.0)
+    assert first.longest_tokens == 4 * (512 + 9)
+    assert (second.form.chat, second.form.streamed, second.form.fixes_length) == (True, False, False)
+    assert json.loads(second.form.parameters) == {"temperature": 0.7, "response_format": {"type": "json_object"}}
+
+
+def test_open_loops_are_read_with_their_rates_per_second() -> None:
+    assert [rung.arrivals for rung in parse_workload(MORE, file="w").rungs] == [
+        GammaArrivals(rate_rps=0.2, burstiness=0.5),
+        ConstantArrivals(rate_rps=0.2),
+        RampArrivals(from_rps=1, to_rps=8, over_s=60),
+    ]
+
+
+def test_a_traces_rung_sends_every_row_of_its_window_once(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text(CSV)
+    text = TRACE.replace("t.csv", "t.csv, rows: 2") + "rungs: [{name: r, arrivals: trace, rate_scale: 2}]"
+    workload = parse_workload(text, file=tmp_path / "w.yaml")
+    assert (workload.rungs[0].arrivals, workload.rungs[0].requests) == (TraceArrivals(rate_scale=2.0), 2)
+    assert (workload.longest_request_tokens, workload.mean_output_tokens) == (396 + 109, 76.5)
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "remedy"),
+    [
+        (REQUESTS + "rungs: [{name: r, rate: 1 /s, arrivals: gamma, requests: 4}]", "rungs.0.arrivals", "burstiness"),
+        (REQUESTS + "rungs: [{name: r, rate: 1 /s, burstiness: 2, requests: 4}]", "rungs.0.burstiness", "leave it out"),
+        (REQUESTS + "rungs: [{name: r, concurrency: 1, arrivals: constant, requests: 4}]", "rungs.0.arrivals", "leave"),
+        (REQUESTS + "rungs: [{name: r, rate: 1 /s, rate_scale: 2, requests: 4}]", "rungs.0.rate_scale", "leave it out"),
+        (REQUESTS + "rungs: [{name: r, rate: [1 /s, 2 /s], requests: 4}]", "rungs.0.rate", "duration"),
+        (REQUESTS + "rungs: [{name: r, rate: [1 /s], duration: 4 s}]", "rungs.0.rate", "[1 /s, 8 /s]"),
+        (REQUESTS + "rungs: [{name: r, rate: [1 /s, 0 /s], duration: 4 s}]", "rungs.0.rate.1", "4 /s"),
+        (REQUESTS + "rungs: [{name: r, arrivals: trace}]", "rungs.0.arrivals", "add `trace:`"),
+        (TRACE + "rungs: [{name: r, arrivals: trace, rate: 4 /s}]", "rungs.0.rate", "leave it out"),
+        (TRACE.replace("t.csv", "t.csv, rows: 1") + "rungs: [{name: r, arrivals: trace}]", "rungs.0.arrivals", "rows"),
+        (TRACE.replace("t.csv", "t.csv, block_tokens: 32") + RUNGS, "trace.block_tokens", "leave it out"),
+        (TRACE.replace("t.csv", "t.csv, prompt_scale: 0") + RUNGS, "trace.prompt_scale", "correct"),
+        (TRACE + REQUESTS.partition("\n")[2] + RUNGS, "trace", "exactly one"),
+        (MORE.replace("[5, 5, 9]", "[0]"), "mix.0.output_tokens.empirical", "correct or remove"),
+        (MORE.replace("64: 3", "64: -1"), "mix.0.prompt_tokens.empirical.64", "64: 1"),
+        (MORE.replace("think_time: 2 s", "think_time: 2"), "mix.0.conversation.think_time", "2 s"),
+        (MORE.replace("think_time: 2 s}", "think_time: 2 s}\n    n: 2"), "mix.0.n", "n: 1"),
+        (MORE.replace("temperature: 0.7", "max_tokens: 7"), "mix.1.sampling.max_tokens", "temperature"),
+        (MORE.replace("temperature: 0.7}", "temperature: 0}, n: 2"), "mix.1.sampling.temperature", "0.7"),
+        (MORE.replace("type: json_object", "kind: json"), "mix.1.response_format", "json_object"),
+        (MORE.replace("api: chat", "api: talk"), "mix.1.api", "correct"),
+    ],
+)
+def test_a_mistake_in_arrivals_forms_or_traces_is_one_error(tmp_path: Path, text: str, key: str, remedy: str) -> None:
+    (tmp_path / "t.csv").write_text(CSV)
+    with pytest.raises(UserError) as caught:
+        parse_workload(text, file=tmp_path / "w.yaml")
+    assert str(caught.value.file).startswith(str(tmp_path / "w.yaml"))
+    assert caught.value.key == key
+    assert remedy in str(caught.value.remedy)
