@@ -185,8 +185,8 @@ def _window(
     """The window of throughput begins when the rung has filled and ends when the load stops being what the rung says.
 
     That is when sending stops; what follows is a drain at ever lower load, whose length depends on the engine. Where a
-    rung is a batch (it is sent before half of it is being answered) the window is the whole of it, until the last answer; a
-    rung of less than five times its ramp is too short to lose it.
+    rung is a batch (it is sent before half of it is being answered) the window is the whole of it, until the last
+    answer; a rung of less than five times its ramp is too short to lose it.
     """
     last_s = max((record.done_s or 0.0 for record in finished), default=elapsed_s)
     if sending_until_s is None or sending_until_s <= 0:
