@@ -5,7 +5,7 @@
 An engine of the tiny model runs on this machine's CPU (fork server, eager, 32 sequences). Three phases, each with an
 engine of its own; a phase run by itself keeps the rows that the others have left:
 
-- pairs: 10 pairs of runs, interleaved, the order within a pair alternating: 400 requests of 100 prompt and 48 output
+- pairs: 8 pairs of runs, interleaved, the order within a pair alternating: 400 requests of 100 prompt and 48 output
   tokens, random tokens, fresh in every run, greedy, `ignore_eos`, streamed, closed loop of 32. Throughput is output
   tokens over the time from the first sending to the last answer, TTFT counts from sending, TPOT from the first token to
   the last over the tokens after the first; medians over requests. A pair's difference is ours over theirs minus 1;
@@ -83,7 +83,7 @@ sys.exit(main())
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    pairs: int = 10
+    pairs: int = 8
     pair_requests: int = 400
     cost_requests: tuple[int, int] = (100, 900)
     cost_runs: int = 2
