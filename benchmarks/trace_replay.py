@@ -121,7 +121,8 @@ def main(words: Sequence[str] | None = None) -> None:
         "prefix_hit_measured_share": measured_share,
         "prefix_hit_diff_points": 100 * abs(measured_share - expected_share),
     }
-    result = Result(name="trace_replay", figures=figures)
+    traces = ("--trace-azure", azure_file.name, "--trace-mooncake", mooncake_file.name)
+    result = Result(name="trace_replay", figures=figures, command=("python", "-m", "benchmarks.trace_replay", *traces))
     print(result.table())
     if given.quick:
         return  # a look, no result

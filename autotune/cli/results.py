@@ -22,7 +22,9 @@ def show_results(console: Console, study: Study) -> None:
     counts = ", ".join(f"{count} {verdict}" for verdict, count in sorted(summary.verdicts.items()))
     say(
         console,
-        f"{one_line(study.header.name, 120)}: {study.state}, {plural(summary.trials, 'trial')}" + _bracketed(counts),
+        f"{one_line(study.header.name, 120)}: {study.state}, {plural(summary.trials, 'trial')}"
+        + _bracketed(counts)
+        + (f", {plural(summary.repeats, 'repeat')}" if summary.repeats else ""),
     )
     if study.header.message:
         say(console, one_line(study.header.message, 600))

@@ -70,6 +70,9 @@ def search(
         str | None,
         typer.Option("--address", metavar="HOST:PORT", help='Join this Ray cluster ("auto": the one on this host).'),
     ] = None,
+    no_confirm: Annotated[
+        bool, typer.Option("--no-confirm", help="Don't measure the best candidates and the default again at the end.")
+    ] = False,
     vllm_python: VllmPython = None,
     allow_quality_loss: AllowQualityLoss = False,
     allow: Allow = None,
@@ -99,6 +102,7 @@ def search(
             "--vllm-python": vllm_python,
             "--allow-quality-loss": allow_quality_loss or None,
             "--allow": allow,
+            "--no-confirm": no_confirm or None,
             "--simulate": simulate or None,
         }
         for option, value in given.items():
@@ -115,6 +119,7 @@ def search(
             sampler=sampler.value if sampler else "tpe",
             address=address,
             concurrency=concurrency,
+            confirm=not no_confirm,
             allow_quality_loss=allow_quality_loss,
             simulate=simulate,
             simulated_gpus=simulated_gpus,

@@ -10,7 +10,7 @@ from autotune.spec.config import EngineConfig, FlagValue
 from autotune.spec.measurement import Measurement, StartFacts
 from autotune.spec.verdict import Books, Verdict
 
-Role = Literal["default", "incumbent", "search", "baseline", "confirm"]
+Role = Literal["default", "incumbent", "search", "baseline", "screen", "confirm"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

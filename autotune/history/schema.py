@@ -118,7 +118,7 @@ FACTS = (
 
 TRIAL_COLUMNS: tuple[Column, ...] = (
     *_KEY,
-    _text("role", "default, incumbent, search, baseline or confirm"),
+    _text("role", "default, incumbent, search, baseline, screen or confirm"),
     _text("verdict", "measured, infeasible, dominated, invalid or broken"),
     _text("cause", "class of the failure (infeasible and broken)"),
     _text("evidence", "the log line that shows the cause (infeasible)"),

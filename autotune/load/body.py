@@ -24,6 +24,8 @@ def body_of(planned: PlannedRequest, *, model: str) -> bytes:
     }
     if planned.form.fixes_length:
         head["ignore_eos"] = True
+    if "tools" in head:  # they are part of the prompt; calling one would need a parser, and end the answer early
+        head["tool_choice"] = "none"
     if planned.form.streamed:
         head |= {"stream": True, "stream_options": {"include_usage": True}}
     if (salt := planned.salt) is not None:

@@ -20,6 +20,7 @@ import sys
 import threading
 import time
 from array import array
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -34,6 +35,10 @@ from autotune.spec.workload import ClosedLoop
 
 _BLOCK_S = 1.0
 _PAUSE_AFTER_FAILURE_S = 0.25
+_MADE_AHEAD = 64
+_TIME_TO_MAKE_S = 0.05
+"""More than the body of a very long prompt takes, so that making one doesn't make another late."""
+
 _KEEP_ALIVE_S = 3.0
 """Less than the 5 s after which vLLM closes an idle connection: a request sent into that would be lost."""
 
@@ -104,21 +109,38 @@ class LoadClient:
                 await asyncio.sleep(_PAUSE_AFTER_FAILURE_S)
 
     async def _send_on_schedule(self, requests: set[asyncio.Task[Any]]) -> None:
-        """Never waits for an answer; a request that is late keeps the time it was due."""
+        """Never waits for an answer; a request that is late keeps the time it was due.
+
+        While nothing is due, the next bodies are made: in a burst of long prompts that would make each wait for those
+        before it.
+        """
         rung = self.job.rung
-        for planned in self.planned:
+        made: deque[tuple[PlannedRequest, bytes]] = deque()
+        while True:
+            planned, body = made.popleft() if made else self._make()
             due_s = planned.scheduled_s
             assert due_s is not None
-            if self.sent >= rung.requests and due_s >= rung.duration_s:
+            if self._over(due_s):
                 return
-            body = self._body(planned)
             await asyncio.sleep(0)
-            while (early_s := due_s - self._now_s()) > 0:  # uvloop's timers are whole milliseconds, rounded
-                await asyncio.sleep(early_s)
-            if self.sent >= rung.requests and due_s >= rung.duration_s:  # later turns were sent meanwhile
+            while (early_s := due_s - self._now_s()) > 0:
+                wanted = len(made) < _MADE_AHEAD and (rung.duration_s > 0 or self.sent + len(made) + 1 < rung.requests)
+                if wanted and early_s > _TIME_TO_MAKE_S:
+                    made.append(self._make())
+                    await asyncio.sleep(0)
+                else:
+                    await asyncio.sleep(early_s)  # uvloop's timers are whole milliseconds, rounded
+            if self._over(due_s):  # later turns were sent meanwhile
                 return
             self.sent += 1
             self._watch(asyncio.create_task(self._converse(planned, scheduled_s=due_s, body=body)), requests)
+
+    def _over(self, due_s: float) -> bool:
+        return self.sent >= self.job.rung.requests and due_s >= self.job.rung.duration_s
+
+    def _make(self) -> tuple[PlannedRequest, bytes]:
+        planned = next(self.planned)
+        return planned, self._body(planned)
 
     def _watch(self, task: asyncio.Task[Any], tasks: set[asyncio.Task[Any]]) -> None:
         """Keeps the task alive while it runs; an exception in it is a bug here, and ends the rung."""

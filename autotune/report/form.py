@@ -33,6 +33,7 @@ def study_form(study: Study) -> dict[str, Any]:
         "outcome": _outcome(summary),
         "trials": summary.trials,
         "verdicts": dict(summary.verdicts),
+        "repeats": summary.repeats,
         "objectives": [{"metric": o.metric, "direction": o.direction} for o in summary.objectives],
         "slos": [slo_form(slo) for slo in summary.slos],
         "default": tried_form(summary.default, study),
@@ -44,7 +45,9 @@ def study_form(study: Study) -> dict[str, Any]:
             {"slo": slo_form(slo), "trial": tried.trial if tried else None} for slo, tried in summary.best_by_slo
         ],
         "gains": [gain_form(gain) for gain in summary.gains],
+        "confirmation": confirmation_form(summary),
         "front": [tried_form(tried, study) for tried in summary.front],
+        "near_front": [tried.trial for tried in summary.near_front],
         "failures": [
             {"verdict": f.verdict, "cause": f.cause, "trials": list(f.trials), "evidence": f.evidence}
             for f in summary.failures
@@ -65,7 +68,7 @@ def tried_form(tried: Tried | None, study: Study) -> dict[str, Any] | None:
     metrics = {metric: finite(value) for metric in METRICS if (value := tried.mean(metric)) is not None}
     return {
         "trial": tried.trial,
-        "runs": len(tried.runs),
+        "runs": len(tried.count),
         "role": tried.runs[0].role,
         "model": tried.config.model,
         "flags": flags_form(tried.config.flags),
@@ -94,6 +97,42 @@ def gain_form(gain: Gain) -> dict[str, Any]:
         "standing": gain.standing,
         "runs": gain.runs,
         "baseline_runs": gain.baseline_runs,
+        "confirmed": gain.confirmed,
+        "interval": None if gain.interval is None else [finite(end) for end in gain.interval],
+        "promised": finite(gain.promised),
+    }
+
+
+def confirmation_form(summary: Summary) -> dict[str, Any] | None:
+    """None where nothing was confirmed. Gains are shares; intervals hold at 95 %, in the first objective for all
+    finalists together."""
+    found = summary.confirmation
+    if found is None:
+        return None
+    trials = {tried.config.key: tried.trial for tried in summary.tried}
+    return {
+        "conclusion": found.decision,
+        "winner": trials.get(found.winner.config.key) if found.winner else None,
+        "baseline_runs": found.baseline_runs,
+        "between_run_cv": {metric: finite(cv) for metric, cv in found.between_run_cv.items()},
+        "finalists": [
+            {
+                "trial": trials.get(finalist.config.key),
+                "runs": finalist.runs,
+                "meets_slos": finalist.meets,
+                "gains": [
+                    {
+                        "metric": metric,
+                        "gain": finite(gain.gain),
+                        "interval": [finite(gain.low), finite(gain.high)],
+                        "promised": finite(finalist.search_gains.get(metric)),
+                        "shrinkage": finite(finalist.shrinkage(metric)),
+                    }
+                    for metric, gain in finalist.gains.items()
+                ],
+            }
+            for finalist in found.finalists
+        ],
     }
 
 

@@ -1,4 +1,8 @@
-"""How much better one configuration is than another, and whether run-to-run noise could explain it."""
+"""How much better one configuration is than another, and whether run-to-run noise could explain it.
+
+Where the search ended with a confirmation, only its runs count (`search.conclusion`); elsewhere a gain is held against
+the spread of the baseline's repeats.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +13,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from autotune.report.tried import Tried
+from autotune.search.comparison import student_t
+from autotune.search.conclusion import Finalist
 from autotune.spec.objective import Objective
 
 Standing = Literal["better", "worse", "within noise", "unconfirmed"]
-
-# Two-sided 95 % quantiles of Student's t for 1, 2, ... degrees of freedom; later ones use the last (too wide, never
-# too narrow). The noise is estimated from a handful of repeats, so a normal quantile would promise far too much.
-_T_95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +25,9 @@ class Gain:
     """Of the means of `runs` runs over those of `baseline_runs`, in one objective; positive is better, 0.25 is 25 %.
 
     `noise` is the half-width of the 95 % interval of `value`, from the baseline's run-to-run spread; None when
-    the baseline ran once. `standing` says "better" or "worse" only where the interval excludes 0.
+    the baseline ran once. `standing` says "better" or "worse" only where the interval excludes 0. A `confirmed` gain
+    has its own `interval` (in the first objective it holds for all finalists together), and `promised`: what the
+    search's runs had said, flattered by chance.
     """
 
     objective: Objective
@@ -33,9 +37,23 @@ class Gain:
     runs: int
     baseline_runs: int
     noise: float | None
+    interval: tuple[float, float] | None = None
+    promised: float | None = None
+
+    @property
+    def confirmed(self) -> bool:
+        return self.interval is not None
+
+    @property
+    def shrinkage(self) -> float | None:
+        """Confirmed gain minus the promised one; negative where chance had flattered it (the winner's curse)."""
+        return None if self.promised is None or not self.confirmed else self.value - self.promised
 
     @property
     def standing(self) -> Standing:
+        if self.interval is not None:
+            low, high = self.interval
+            return "better" if low > 0 else "worse" if high < 0 else "within noise"
         if self.noise is None:
             return "unconfirmed"
         if abs(self.value) <= self.noise:
@@ -65,6 +83,32 @@ def gains(new: Tried, baseline: Tried, objectives: Sequence[Objective]) -> tuple
     return tuple(found)
 
 
+def confirmed_gains(
+    finalist: Finalist, new: Tried, baseline: Tried, objectives: Sequence[Objective]
+) -> tuple[Gain, ...]:
+    """One per objective that the confirmation could compare. `new` and `baseline` hold its runs alone."""
+    found = []
+    for objective in objectives:
+        compared = finalist.gains.get(objective.metric)
+        value, old = new.mean(objective.metric), baseline.mean(objective.metric)
+        if compared is None or value is None or old is None:
+            continue
+        found.append(
+            Gain(
+                objective=objective,
+                new=value,
+                old=old,
+                value=compared.gain,
+                runs=compared.runs,
+                baseline_runs=compared.baseline_runs,
+                noise=max(compared.high - compared.gain, compared.gain - compared.low),
+                interval=(compared.low, compared.high),
+                promised=finalist.search_gains.get(objective.metric),
+            )
+        )
+    return tuple(found)
+
+
 def relative_spread(values: Sequence[float]) -> float | None:
     """Standard deviation between runs / mean; None with fewer than two runs or a mean of 0."""
     if len(values) < 2 or not (mean := statistics.fmean(values)):
@@ -77,5 +121,5 @@ def _noise(baseline: Sequence[float], runs: int, *, ratio: float) -> float | Non
     spread = relative_spread(baseline)
     if spread is None:
         return None
-    t = _T_95[min(len(baseline) - 2, len(_T_95) - 1)]
+    t = student_t(0.975, len(baseline) - 1)  # a normal quantile would promise far too much from a handful of repeats
     return t * spread * abs(ratio) * math.sqrt(1 / len(baseline) + 1 / runs)

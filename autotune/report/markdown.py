@@ -61,6 +61,7 @@ def _lines(study: Study) -> Iterator[str]:
         yield f"- {escaped(line)}"
     yield from _caveats(study)
     yield from _comparison(summary)
+    yield from _confirmation(summary)
     yield from _front(summary)
     yield from _slos(summary)
     yield from _failures(summary)
@@ -109,7 +110,7 @@ def _comparison(summary: Summary) -> Iterator[str]:
             + [number(tried.mean(metric)) for _, tried in columns]
             + [f"{percent(gain.value)}, {gain.standing}" if gain else ""]
         )
-    rows.append(["runs", *(str(len(tried.runs)) for _, tried in columns), ""])
+    rows.append(["runs", *(str(len(tried.count)) for _, tried in columns), ""])
     rows.append(["failed requests", *(number(tried.failed_requests) for _, tried in columns), ""])
     rows.append(["meets the SLOs", *("yes" if t.meets(summary.slos) else "no" for _, t in columns), ""])
     rows.append(["GPUs", *(str(tried.config.gpus) for _, tried in columns), ""])
@@ -119,6 +120,62 @@ def _comparison(summary: Summary) -> Iterator[str]:
     if summary.gains and summary.best is not summary.baseline:
         yield f"Positive gain is better. {confidence(summary.gains[0])}"
         yield ""
+
+
+def _confirmation(summary: Summary) -> Iterator[str]:
+    found = summary.confirmation
+    yield "## Confirmation"
+    yield ""
+    if found is None:
+        yield "The finalists were not measured again: every gain here rests on single runs and is flattered by chance."
+        yield ""
+        yield from _drifted(summary)
+        return
+    yield (
+        f"The finalists and {name_of(summary.baseline, summary) if summary.baseline else 'the baseline'} "
+        f"({plural(found.baseline_runs, 'run')}) were started cold again in random order. Only these runs are "
+        f"compared; intervals hold at 95 %, in {escaped(summary.objectives[0].metric)} for all finalists together. "
+        f"Conclusion: **{found.decision}**."
+    )
+    yield ""
+    rows = []
+    for finalist in found.finalists:
+        tried = next(t for t in summary.tried if t.config.key == finalist.config.key)
+        for objective in summary.objectives:
+            gain = finalist.gains.get(objective.metric)
+            promised = finalist.search_gains.get(objective.metric)
+            shrunk = finalist.shrinkage(objective.metric)
+            rows.append(
+                [
+                    str(tried.trial),
+                    str(finalist.runs),
+                    escaped(objective.metric),
+                    "-" if gain is None else percent(gain.gain),
+                    "-" if gain is None else f"{percent(gain.low)} to {percent(gain.high)}",
+                    "-" if promised is None else percent(promised),
+                    "-" if shrunk is None else percent(shrunk),
+                    "yes" if finalist.meets else "no",
+                ]
+            )
+    header = ["trial", "runs", "objective", "gain", "interval", "gain in the search", "difference", "SLOs met"]
+    yield from _table(header, rows)
+    spreads = [f"{100 * cv:.1f} % in {escaped(metric)}" for metric, cv in found.between_run_cv.items()]
+    if spreads:
+        yield f"Two runs of one configuration differ by (one standard deviation) {', '.join(spreads)}."
+        yield ""
+    yield from _drifted(summary)
+
+
+def _drifted(summary: Summary) -> Iterator[str]:
+    drift = summary.drift
+    if drift is None:
+        return
+    yield (
+        f"Over {duration(round(drift.over_s))} the baseline's {escaped(summary.objectives[0].metric)} changed by "
+        f"{percent(drift.change)} ({percent(drift.low)} to {percent(drift.high)} at 95 %): "
+        f"{'the machine drifted' if drift.real else 'no drift to speak of'}."
+    )
+    yield ""
 
 
 def _front(summary: Summary) -> Iterator[str]:
@@ -150,6 +207,10 @@ def _front(summary: Summary) -> Iterator[str]:
             ]
         )
     yield from _table(["trial", *(escaped(o.metric) for o in summary.objectives), "SLOs met", "GPUs", "flags"], rows)
+    if summary.near_front:
+        names = _some([tried.trial for tried in summary.near_front])
+        yield f"Run-to-run noise can't tell these apart from the front: {names}."
+        yield ""
 
 
 def _slos(summary: Summary) -> Iterator[str]:
@@ -170,7 +231,8 @@ def _failures(summary: Summary) -> Iterator[str]:
     yield "## Trials"
     yield ""
     counts = ", ".join(f"{count} {verdict}" for verdict, count in sorted(summary.verdicts.items()))
-    yield f"{plural(summary.trials, 'trial')}: {counts or 'none'}."
+    again = f" {plural(summary.repeats, 'further run')} repeated some of them." if summary.repeats else ""
+    yield f"{plural(summary.trials, 'trial')}: {counts or 'none'}.{again}"
     yield ""
     if not summary.failures:
         return

@@ -29,10 +29,14 @@ class NoneMeetsSlos:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeepBaseline:
-    """Nothing that meets the SLOs beats what is in use; `gain` is of the best candidate where noise explains it."""
+    """Nothing that meets the SLOs beats what is in use; `gain` is of the best candidate where noise explains it.
+    `confirmed`: a confirmation said so, `gain` is its (of the finalist that came nearest); `no_clear_winner`: that
+    finalist may be better, the interval doesn't tell."""
 
     baseline: Tried
     gain: Gain | None = None
+    confirmed: bool = False
+    no_clear_winner: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +61,12 @@ def outcome(summary: Summary) -> Outcome:
         violations = ((slo, closest.violation(slo)) for slo in summary.slos)
         return NoneMeetsSlos(closest=closest, missed=tuple((s, v) for s, v in violations if v is None or v > 0))
     first = next((gain for gain in summary.gains if gain.objective == summary.objectives[0]), None)
+    confirmation = summary.confirmation
+    if confirmation is not None and (confirmation.winner is not None or confirmation.baseline_meets):
+        if confirmation.winner is not None:
+            return Switch(best=best, baseline=baseline, gain=first, rescues=bool(confirmation.winner.rescues))
+        unclear = confirmation.decision == "no clear winner"
+        return KeepBaseline(baseline=baseline, gain=first, confirmed=True, no_clear_winner=unclear)
     if best.config.key == baseline.config.key:
         return KeepBaseline(baseline=baseline)
     if not baseline.meets(summary.slos):
@@ -79,6 +89,12 @@ def sentence(summary: Summary) -> str:
             lost = f"{plural(closest.failed_requests, 'request')} failed" if closest.failed_requests else ""
             why = "; ".join(part for part in (by, lost) if part)
             return f"No configuration met every SLO. The closest is trial {closest.trial}: {why}."
+        case KeepBaseline(baseline=baseline, gain=gain, confirmed=True, no_clear_winner=unclear):
+            kept = f"{'No clear winner: keep' if unclear else 'Keep'} {name_of(baseline, summary)}"
+            if gain is None:
+                return f"{kept}. The finalists' repeated runs gave nothing to compare."
+            again = f"Run again, the best finalist's gain in {_first(summary)} is {percent(gain.value)}"
+            return f"{kept}. {again}{_between(gain)}. {confidence(gain)}"
         case KeepBaseline(baseline=baseline, gain=gain):
             kept = f"Keep {name_of(baseline, summary)}"
             if gain is None:
@@ -89,7 +105,9 @@ def sentence(summary: Summary) -> str:
             )
         case Switch(best=best, baseline=baseline, gain=gain, rescues=rescues):
             where = f"{name_of(baseline, summary)}"
-            change = f"{percent(gain.value)} in {_first(summary)} against {where}" if gain else f"instead of {where}"
+            change = f"instead of {where}"
+            if gain is not None:
+                change = f"{percent(gain.value)}{_between(gain)} in {_first(summary)} against {where}"
             also = f", and it meets the SLOs, which {where} does not" if rescues else ""
             return f"Trial {best.trial}: {change}{also}. {confidence(gain)}"
         case _:
@@ -100,6 +118,9 @@ def confidence(gain: Gain | None) -> str:
     """How far a gain can be trusted, in words."""
     if gain is None:
         return "There is no gain to state: the baseline has no value to compare with."
+    if gain.confirmed:
+        promised = f"; single runs had promised {percent(gain.promised)}" if gain.promised is not None else ""
+        return f"Confirmed by {plural(gain.runs, 'run')} of it and {gain.baseline_runs} of the baseline{promised}."
     match gain.standing:
         case "unconfirmed":
             runs = "one run each" if gain.runs == gain.baseline_runs == 1 else "the baseline ran once"
@@ -147,6 +168,13 @@ def trade_off(summary: Summary) -> tuple[str, ...]:
 
 def _first(summary: Summary) -> str:
     return summary.objectives[0].metric
+
+
+def _between(gain: Gain) -> str:
+    """The 95 % interval of a confirmed gain, in brackets."""
+    if gain.interval is None:
+        return ""
+    return f" ({percent(gain.interval[0])} to {percent(gain.interval[1])} at 95 %)"
 
 
 def _excess(violation: float | None) -> str:

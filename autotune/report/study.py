@@ -54,7 +54,12 @@ def read_study(path: Path, *, slos: Sequence[Slo] | None = None) -> Study:
     for metric in [objective.metric for objective in header.objectives] + [slo.metric for slo in header.slos]:
         if metric not in METRICS:
             raise UserError("no metric of this vtune", file=run.header_file, key="metric", value=metric)
-    summary = summarise(read_trials(run), header.objectives, header.slos if slos is None else slos)
+    summary = summarise(
+        read_trials(run),
+        header.objectives,
+        header.slos if slos is None else slos,
+        use_confirmation=slos is None or tuple(slos) == header.slos,
+    )
     state: State = "killed" if header.state == "running" and not _written(run) else header.state
     return Study(path=path, header=header, summary=summary, state=state, environment=read_environment(run))
 

@@ -6,15 +6,20 @@ baseline's repeats, and where there are none it is called unconfirmed rather tha
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 
 from autotune.history.record import TrialRecord
 from autotune.report.evidence import one_line, shown_flags
-from autotune.report.gain import Gain, gains
+from autotune.report.gain import Gain, confirmed_gains, gains
 from autotune.report.tried import Tried, pooled
+from autotune.search.comparison import Drift, drift
+from autotune.search.conclusion import Conclusion, conclude
+from autotune.search.confirmation import CANDIDATE_ROLES, noise_of, this_round
 from autotune.search.dominance import front as front_of
+from autotune.search.dominance import noisy_front
 from autotune.spec.config import EngineConfig
 from autotune.spec.objective import Objective, Slo
 from autotune.spec.verdict import Books, Broken, Dominated, Infeasible, Invalid, Measured, verdict_name
@@ -46,7 +51,13 @@ class Summary:
     """`baseline` is what gains are stated against: the default; where it has no valid run the incumbent, else the
     first configuration that was measured. `best` meets every SLO and is best in the first objective; None when none
     does, and `closest` is then the configuration that misses by least. `best_by_slo` looks at each limit alone.
-    `verdicts` counts trials by how their last attempt ended.
+    `verdicts` counts candidates by how their last attempt ended, `repeats` the further runs of the baseline, the
+    contenders and the finalists.
+
+    Where the search confirmed its finalists, `confirmation` decides: `best` is its winner (else the baseline, if that
+    keeps the limits), and `gains` are those of the winner or the nearest finalist, from the confirmation's runs alone.
+    `drift`: of the first objective, over the baseline's runs. `near_front`: off the front, but noise could have put it
+    there; empty while the noise isn't known.
     """
 
     objectives: tuple[Objective, ...]
@@ -66,6 +77,10 @@ class Summary:
     gains: tuple[Gain, ...]
     failures: tuple[FailureGroup, ...]
     spending: Spending
+    confirmation: Conclusion | None = None
+    drift: Drift | None = None
+    repeats: int = 0
+    near_front: tuple[Tried, ...] = ()
 
     def flags_of(self, tried: Tried) -> str:
         """What a reader needs to know of its flags: those that differ from the default's."""
@@ -77,7 +92,7 @@ class Summary:
 
     @property
     def trials(self) -> int:
-        """Trials, a retried one counted once."""
+        """Candidates that were tried, a retried one counted once."""
         return sum(self.verdicts.values())
 
     def gains_of(self, tried: Tried) -> tuple[Gain, ...]:
@@ -85,8 +100,15 @@ class Summary:
         return gains(tried, self.baseline, self.objectives) if self.baseline else ()
 
 
-def summarise(records: Iterable[TrialRecord], objectives: Sequence[Objective], slos: Sequence[Slo] = ()) -> Summary:
-    """Needs at least one objective. The order of `records` doesn't matter."""
+def summarise(
+    records: Iterable[TrialRecord],
+    objectives: Sequence[Objective],
+    slos: Sequence[Slo] = (),
+    *,
+    use_confirmation: bool = True,
+) -> Summary:
+    """Needs at least one objective. The order of `records` doesn't matter. `use_confirmation` False: for limits that
+    its finalists weren't chosen by."""
     ordered = tuple(sorted(records, key=lambda record: (record.trial, record.attempt)))
     last = {record.trial: record for record in ordered}
     tried = pooled(ordered)
@@ -95,25 +117,71 @@ def summarise(records: Iterable[TrialRecord], objectives: Sequence[Objective], s
     baseline = default or incumbent or (tried[0] if tried else None)
     meeting = [t for t in tried if t.meets(slos)]
     best = best_of(meeting, objectives[0])
+    front = _front(tried, objectives)
+    confirmation = conclude(ordered, objectives, slos) if use_confirmation else None
+    stated = gains(best, baseline, objectives) if best and baseline else ()
+    if confirmation is not None and baseline is not None:
+        best = _confirmed_best(confirmation, tried, baseline, best)
+        stated = _confirmed_gains(confirmation, ordered, objectives, best=best) or (
+            gains(best, baseline, objectives) if best else ()
+        )
     return Summary(
         objectives=tuple(objectives),
         slos=tuple(slos),
         records=ordered,
         tried=tried,
-        verdicts=Counter(verdict_name(record.verdict) for record in last.values()),
+        verdicts=Counter(verdict_name(r.verdict) for r in last.values() if r.role in CANDIDATE_ROLES),
+        repeats=sum(record.role not in CANDIDATE_ROLES for record in last.values()),
         default=default,
         default_config=next((record.config for record in ordered if record.role == "default"), None),
         default_failure=None if default else _why_no_default(last.values()),
         incumbent=incumbent,
         baseline=baseline,
-        front=_front(tried, objectives),
+        front=front,
         best=best,
         best_by_slo=tuple((slo, best_of([t for t in tried if t.meets([slo])], objectives[0])) for slo in slos),
         closest=None if best else _closest(tried, slos),
-        gains=gains(best, baseline, objectives) if best and baseline else (),
+        gains=stated,
         failures=_failures(last.values()),
         spending=_spending(ordered),
+        confirmation=confirmation,
+        drift=_drift(baseline, objectives[0]) if baseline else None,
+        near_front=_near_front(tried, ordered, objectives, on=front),
     )
+
+
+def _confirmed_best(
+    confirmation: Conclusion, tried: Sequence[Tried], baseline: Tried, searched: Tried | None
+) -> Tried | None:
+    """The winner; without one the baseline where it keeps the limits, else the first finalist that does, else what the
+    search alone would say."""
+    if confirmation.winner is None and confirmation.baseline_meets:
+        return baseline
+    chosen = confirmation.winner or next((f for f in confirmation.finalists if f.meets), None)
+    return searched if chosen is None else next(t for t in tried if t.config.key == chosen.config.key)
+
+
+def _confirmed_gains(
+    confirmation: Conclusion, records: Sequence[TrialRecord], objectives: Sequence[Objective], *, best: Tried | None
+) -> tuple[Gain, ...]:
+    """Of the finalist that is `best`; where that is the baseline, of the one that came nearest."""
+    key = best.config.key if best else None
+    kept = key == confirmation.baseline.key
+    shown = next((f for f in confirmation.finalists if kept or f.config.key == key), None)
+    runs = {t.config.key: t for t in pooled(this_round(records))}
+    if shown is None or shown.config.key not in runs or confirmation.baseline.key not in runs:
+        return ()
+    return confirmed_gains(shown, runs[shown.config.key], runs[confirmation.baseline.key], objectives)
+
+
+def _drift(baseline: Tried, objective: Objective) -> Drift | None:
+    """The very first run of a search is left out: it pays for what all later ones find warm."""
+    valued = [
+        (run.started_at, value)
+        for run in baseline.runs
+        if run.trial > 0 and run.measurement and (value := run.measurement.value(objective.metric)) is not None
+    ]
+    return drift([at for at, _ in valued], [value for _, value in valued])
 
 
 def best_of(candidates: Sequence[Tried], objective: Objective) -> Tried | None:
@@ -135,6 +203,25 @@ def _front(tried: Sequence[Tried], objectives: Sequence[Objective]) -> tuple[Tri
             known.append((tuple(losses), t))
     chosen = [known[index] for index in front_of([losses for losses, _ in known])]
     return tuple(t for _, t in sorted(chosen, key=lambda entry: (entry[0], entry[1].trial)))
+
+
+def _near_front(
+    tried: Sequence[Tried], records: Sequence[TrialRecord], objectives: Sequence[Objective], *, on: Sequence[Tried]
+) -> tuple[Tried, ...]:
+    """What no other dominates for sure, each value taken within two standard deviations between runs."""
+    noises = [noise_of(records, objective.metric) for objective in objectives]
+    bounds: dict[int, list[tuple[float, float]]] = {}
+    for index, t in enumerate(tried):
+        losses = [t.loss(objective) for objective in objectives]
+        if t.failed_requests or any(loss is None for loss in losses) or any(noise is None for noise in noises):
+            continue
+        widths = [2 * noise.cv / math.sqrt(len(t.count)) for noise in noises if noise is not None]
+        bounds[index] = [
+            (loss - abs(loss) * -math.expm1(-width), loss + abs(loss) * math.expm1(width))
+            for loss, width in zip((loss for loss in losses if loss is not None), widths, strict=True)
+        ]
+    there = {t.trial for t in on}
+    return tuple(tried[index] for index in noisy_front(bounds) if tried[index].trial not in there)
 
 
 def _closest(tried: Sequence[Tried], slos: Sequence[Slo]) -> Tried | None:

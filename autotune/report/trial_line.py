@@ -29,7 +29,9 @@ def trial_line(record: TrialRecord, objectives: Sequence[Objective]) -> str:
     match record.role:
         case "default" | "incumbent" | "baseline":
             return f"{what}; the {record.role}"
-        case "search" | "confirm":
+        case "screen" | "confirm":
+            return f"{what}; {record.role}: {shown_flags(record.config.flags)}"
+        case "search":
             return f"{what}; {shown_flags(record.point)}"
         case _:
             assert_never(record.role)

@@ -16,7 +16,11 @@ from autotune.spec.verdict import Measured
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tried:
-    """`runs` are at least one, all Measured, of the same effective configuration; the first names it."""
+    """`runs` are at least one, all Measured, of the same effective configuration; the first names it.
+
+    Values are those of the runs that `count`: of a configuration that was measured again because its first run looked
+    good, that first run would only flatter it.
+    """
 
     runs: tuple[TrialRecord, ...]
 
@@ -29,9 +33,17 @@ class Tried:
         return self.runs[0].config
 
     @property
+    def count(self) -> tuple[TrialRecord, ...]:
+        """The runs of its confirmation, else of its screening, else all."""
+        for role in ("confirm", "screen"):
+            if again := tuple(run for run in self.runs if run.role == role):
+                return again
+        return self.runs
+
+    @property
     def measurements(self) -> tuple[Measurement, ...]:
-        """Of the last reference rung, one per run."""
-        return tuple(run.measurement for run in self.runs if run.measurement is not None)
+        """Of the last reference rung, one per run that counts."""
+        return tuple(run.measurement for run in self.count if run.measurement is not None)
 
     @property
     def failed_requests(self) -> int:

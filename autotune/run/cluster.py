@@ -62,6 +62,7 @@ def cluster(options: SearchOptions, *, largest_engine: int) -> Iterator[Cluster]
             )
         # The recorder and Ray's own bookkeeping need no cores of their own; each trial needs one.
         ray.init(
+            address="local",  # else Ray would join whatever other cluster runs on this host
             num_cpus=max(os.cpu_count() or 1, gpus),
             num_gpus=gpus,
             include_dashboard=False,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -10,12 +11,18 @@ from dataclasses import dataclass, field
 from autotune.history.record import TrialRecord
 from autotune.run.progress import Progress, RunningTrial
 from autotune.run.task import TrialTask
+from autotune.search.confirmation import CANDIDATE_ROLES, CONTENDERS, FINALISTS, SCREEN_RUNS, cv_of, repeats_for
 from autotune.search.dominance import front
 from autotune.search.study import Suggestion
 from autotune.spec.measurement import Measurement
 from autotune.spec.problem import Problem
 from autotune.spec.verdict import Dominated, Measured, verdict_name
 from autotune.trial.climb import Snapshot
+
+CONFIRMATION_SHARE = 0.3
+"""Of the budget, at most, is kept for the confirmation: what was found is worth little while nobody knows whether it is
+real."""
+TURNAROUND_S = 1.0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -43,6 +50,7 @@ class Ledger:
     exhausted: bool = False
     halted: str = ""
     """Why the search gave up by itself (the same failure again and again)."""
+    _front: tuple[int, tuple[int, ...]] = (-1, ())
     clock: Callable[[], float] = time.monotonic
     began: float = field(default_factory=time.monotonic)
 
@@ -71,20 +79,64 @@ class Ledger:
         return None if limit is None else max(0.0, limit - self.elapsed_s)
 
     def trials_left(self) -> int | None:
-        """How many more new trials may be started."""
+        """How many more candidates may be started: repeats of the baseline and the confirmation don't count."""
         limit = self.problem.budget.trials
         if limit is None:
             return None
-        given_up = {r.trial for r in self.records}
-        return max(0, limit - len(given_up | {live.task.trial for live in self.live.values()}))
+        begun = {r.trial for r in self.records if r.role in CANDIDATE_ROLES}
+        begun |= {live.task.trial for live in self.live.values() if live.suggestion.role in CANDIDATE_ROLES}
+        return max(0, limit - len(begun))
 
     def over(self) -> bool:
-        """Whether no new trial may be started."""
-        if self.interrupted or self.exhausted or self.halted:
+        """Whether nothing may be started any more, whatever it is."""
+        return bool(self.interrupted or self.halted) or self._spent(0.0)
+
+    def search_over(self, *, slots: int, confirm: bool) -> bool:
+        """Whether no new candidate may be started: what is left is for the confirmation, if there is to be one."""
+        if self.over() or self.exhausted or self.trials_left() == 0:
             return True
-        busy_s = sum(live.task.config.gpus * (self.clock() - live.since) for live in self.live.values())
-        gpu_left, wall_left = self.gpu_s_left(), self.wall_s_left()
-        return (gpu_left is not None and gpu_left <= busy_s) or (wall_left is not None and wall_left <= 0)
+        return confirm and self._spent(self._reserve_runs() / slots)
+
+    def _spent(self, runs_at_once: float) -> bool:
+        """Whether the budget has no room beyond so many more runs, one after the other on every slot."""
+        run_s = self.seconds_per_run()
+        wall, gpu = self.problem.budget.wall_s, self.problem.budget.gpu_s
+        wall_left, gpu_left = self.wall_s_left(), self.gpu_s_left()
+        if wall is not None and wall_left is not None:
+            kept = min(CONFIRMATION_SHARE * wall, runs_at_once * run_s if run_s is not None else 0.0)
+            if wall_left <= kept:
+                return True
+        if gpu is not None and gpu_left is not None:
+            busy_s = sum(live.task.config.gpus * (self.clock() - live.since) for live in self.live.values())
+            kept = min(CONFIRMATION_SHARE * gpu, runs_at_once * self.devices * run_s if run_s is not None else 0.0)
+            return gpu_left - busy_s <= kept
+        return False
+
+    def _reserve_runs(self) -> int:
+        cv = cv_of(self.records, self.problem.objectives[0].metric)
+        return CONTENDERS * SCREEN_RUNS + (1 + FINALISTS) * repeats_for(cv)
+
+    def seconds_per_run(self) -> float | None:
+        """From one start to the next, the median of the valid runs; None before the first."""
+        took = [r.ended_at - r.started_at for r in self.records if isinstance(r.verdict, Measured)]
+        return statistics.median(took) + TURNAROUND_S if took else None
+
+    def confirmation_runs(self, *, slots: int, since: int) -> int:
+        """How many runs the confirmation may still take; `since`: the last candidate's number, after which its own
+        runs began."""
+        run_s = self.seconds_per_run()
+        if run_s is None or self.over():
+            return 0
+        own = [r for r in self.records if r.trial > since and r.role in ("screen", "confirm")]
+        budget, most = self.problem.budget, 10_000.0
+        wall_left, gpu_left = self.wall_s_left(), self.gpu_s_left()
+        if budget.wall_s is not None and wall_left is not None:
+            room = CONFIRMATION_SHARE * budget.wall_s - len(own) * run_s / slots
+            most = min(most, slots * min(room, wall_left) / run_s)
+        if budget.gpu_s is not None and gpu_left is not None:
+            room = CONFIRMATION_SHARE * budget.gpu_s - sum(r.gpu_s for r in own)
+            most = min(most, slots * min(room, gpu_left) / (run_s * self.devices))
+        return max(0, int(most))
 
     # ------------------------------------------------------------ what is known
 
@@ -96,10 +148,13 @@ class Ledger:
         return None if any(v is None for v in values) else tuple(v for v in values if v is not None)
 
     def front(self) -> tuple[int, ...]:
-        """The trials that no other dominates, by their measured values."""
+        """The trials that no other dominates, by their measured values. Asked for twice a second: found once per trial."""
+        if self._front[0] == len(self.records):
+            return self._front[1]
         known = [(number, losses) for number, m in self.measured() if (losses := self.losses(m)) is not None]
         best = set(front([losses for _, losses in known]))
-        return tuple(sorted(number for index, (number, _) in enumerate(known) if index in best))
+        self._front = len(self.records), tuple(sorted(n for index, (n, _) in enumerate(known) if index in best))
+        return self._front[1]
 
     def same_failure_in_a_row(self) -> tuple[str, int]:
         """The cause that the newest records share, and how many of them do."""

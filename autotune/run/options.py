@@ -24,6 +24,8 @@ class SearchOptions:
     concurrency: int | None = None
     allow_quality_loss: bool = False
     max_attempts: int = 3
+    confirm: bool = True
+    """Whether the search ends by measuring its finalists and the baseline again."""
     simulate: bool = False
     simulated_gpus: int = 1
     time_scale: float = 0.0

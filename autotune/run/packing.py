@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-TURN = 4
-"""Trials per slot before another size may take over: at most one actor start in four trials."""
+TURN = 5
+"""Trials per slot before another size may take over: about one actor start in five trials."""
 
 
 @dataclass(slots=True)
@@ -51,6 +51,11 @@ class Packing:
     def wanted(self) -> int | None:
         """The size whose turn it is; None = any size may begin the next turn."""
         return self._size if self._left > 0 else None
+
+    @property
+    def size(self) -> int | None:
+        """Of the engine that started last."""
+        return self._size
 
     def start(self, trial: str, size: int) -> None:
         assert self.fits(size), f"{size} devices aren't free"

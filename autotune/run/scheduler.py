@@ -8,6 +8,7 @@ from typing import Any
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 
 from autotune.run.ledger import Ledger, LiveTrial
+from autotune.search.confirmation import cv_of
 from autotune.search.prune import decide
 from autotune.spec.verdict import Dominated
 from autotune.spec.workload import Rung
@@ -26,9 +27,9 @@ def earliest_stop(rung: Rung) -> tuple[int, float]:
 class DominanceScheduler(FIFOScheduler):  # type: ignore[misc]  # ray has no types
     """Optuna can't prune with several objectives (its `should_prune` raises), so this does (docs/design.md, 3)."""
 
-    def __init__(self, ledger: Ledger, *, between_run_cv: float) -> None:
+    def __init__(self, ledger: Ledger) -> None:
         super().__init__()
-        self._ledger, self._cv = ledger, between_run_cv
+        self._ledger = ledger
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Ray Tune pickles its state for a restore that vtune doesn't use (the history is the record)."""
@@ -62,7 +63,7 @@ class DominanceScheduler(FIFOScheduler):  # type: ignore[misc]  # ray has no typ
             self._ledger.problem.objectives,
             self._ledger.problem.slos,
             looks=live.looks,
-            between_run_cv=self._cv,
+            between_run_cv=lambda metric: cv_of(self._ledger.records, metric),
             minimum=earliest_stop(reference),
         )
         return isinstance(live.dominated, Dominated)

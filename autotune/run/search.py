@@ -48,9 +48,6 @@ log = logging.getLogger(__name__)
 
 Watch = Callable[[Progress], None]
 
-BETWEEN_RUN_CV = 0.05
-"""Between-run variation that pruning allows for until the search has repeated its baseline: CPU engines and shared
-GPUs vary by this much from one start to the next (docs/measurement.md)."""
 TICK_S = 0.5
 
 
@@ -129,6 +126,7 @@ def _tune(
         watch=watch,
         max_attempts=options.max_attempts,
         retries=retries,
+        confirm=options.confirm,
     )
     trainable = tune.with_resources(
         tune.with_parameters(TrialActor, context=context),
@@ -139,7 +137,7 @@ def _tune(
             trainable,
             tune_config=tune.TuneConfig(
                 search_alg=searcher,
-                scheduler=DominanceScheduler(ledger, between_run_cv=BETWEEN_RUN_CV),
+                scheduler=DominanceScheduler(ledger),
                 num_samples=-1,
                 reuse_actors=True,
                 trial_name_creator=_trial_name,

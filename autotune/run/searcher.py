@@ -23,6 +23,12 @@ from autotune.run.packing import Packing
 from autotune.run.progress import Progress
 from autotune.run.recorder import Delivered
 from autotune.run.task import TrialTask
+from autotune.search.confirmation import (
+    CANDIDATE_ROLES,
+    baseline_of,
+    baseline_repeats,
+    next_step,
+)
 from autotune.search.study import SpaceExhausted, Study, Suggestion
 from autotune.spec.measurement import Measurement
 from autotune.spec.verdict import Books, Broken, Dominated, Invalid, Measured, Verdict, verdict_name
@@ -48,10 +54,11 @@ class VtuneSearcher(Searcher):  # type: ignore[misc]  # ray has no types
         watch: Callable[[Progress], None],
         max_attempts: int,
         retries: list[Suggestion],
+        confirm: bool = True,
     ) -> None:
         super().__init__(metric=None, mode=None)
         self._study, self._run, self._ledger, self._packing = study, run, ledger, packing
-        self._take, self._watch, self._max_attempts = take, watch, max_attempts
+        self._take, self._watch, self._max_attempts, self._confirm = take, watch, max_attempts, confirm
         self._waiting = retries
         """Suggestions asked for but not started: retries, and one that waits for devices."""
         self._drains_for: int | None = None
@@ -68,16 +75,14 @@ class VtuneSearcher(Searcher):  # type: ignore[misc]  # ray has no types
         for key, live in ledger.live.items():
             if live.node is not None:
                 packing.place(key, live.node)
-        if ledger.over() or (not self._waiting and ledger.trials_left() == 0):
+        if ledger.over():
             return None if ledger.live else Searcher.FINISHED
         if not packing.fits(1):
             return None
         if not self._waiting:
-            asked = self._study.ask(gpus=packing.wanted(), accept=lambda config: config.gpus <= packing.largest())
-            if isinstance(asked, SpaceExhausted):
-                ledger.exhausted = True
-                return None if ledger.live else Searcher.FINISHED
-            self._waiting.append(asked)
+            self._waiting += self._next()
+        if not self._waiting:
+            return None if ledger.live else Searcher.FINISHED
         first = self._waiting[0]
         if not packing.fits(first.config.gpus):
             if first.number != self._drains_for:  # nothing smaller slips in
@@ -86,17 +91,67 @@ class VtuneSearcher(Searcher):  # type: ignore[misc]  # ray has no types
             return None
         return self._start(trial_id, self._waiting.pop(0))
 
+    def _next(self) -> list[Suggestion]:
+        """What comes next: the baseline again when it is due, a candidate, or (once the last candidate has its verdict)
+        the confirmation. Empty: nothing, or nothing before a running trial ends."""
+        ledger, packing, study = self._ledger, self._packing, self._study
+        if not ledger.search_over(slots=self._slots(), confirm=self._confirm):
+            due = baseline_repeats(study.candidates, ledger.problem.budget.trials)
+            overdue = due - list(study.roles.values()).count("baseline")
+            baseline = baseline_of(ledger.records)
+            # When engines of its size run anyway, unless that never comes: a change of size costs a drain and actors.
+            if baseline is not None and (overdue > 1 or (overdue == 1 and packing.size == baseline.gpus)):
+                return [study.repeat("baseline", baseline)]
+            asked = study.ask(gpus=packing.wanted(), accept=lambda config: config.gpus <= packing.largest())
+            if not isinstance(asked, SpaceExhausted):
+                return [asked]
+            ledger.exhausted = True
+        return [] if ledger.live or not self._confirm else self._confirmation()
+
+    def _confirmation(self) -> list[Suggestion]:
+        """All runs of its next step (screening, then finalists against the baseline), in order; they are in the journal
+        before the first of them starts, so a killed search goes on with them."""
+        ledger, study = self._ledger, self._study
+        problem = ledger.problem
+        newest = max((n for n, role in study.roles.items() if role in CANDIDATE_ROLES), default=-1)
+        begun = {role for n, role in study.roles.items() if n > newest}
+        if "confirm" in begun:
+            return []
+        step = next_step(
+            ledger.records,
+            problem.objectives[0],
+            problem.slos,
+            screened="screen" in begun,
+            room=ledger.confirmation_runs(slots=self._slots(), since=newest),
+            seed=problem.seed,
+        )
+        self._watch(ledger.progress(step.says))
+        first: dict[int, int] = {}
+        return [
+            study.repeat(repeat.role, repeat.config, group=first.setdefault(repeat.block, study.next_number))
+            for repeat in step.repeats
+        ]
+
+    def _slots(self) -> int:
+        """Engines of the baseline's size that run at once."""
+        baseline = baseline_of(self._ledger.records)
+        at_once = self._packing.total // (baseline.gpus if baseline else 1)
+        return max(1, at_once if self._packing.concurrency is None else min(at_once, self._packing.concurrency))
+
     def _start(self, trial_id: str, suggestion: Suggestion) -> dict[str, Any]:
         attempt = suggestion.attempt
+        traffic = suggestion.number if suggestion.group is None else suggestion.group
         task = TrialTask(
             trial=suggestion.number,
             attempt=attempt,
             config=suggestion.config,
-            seed=self._ledger.problem.seed * 1_000_003 + suggestion.number * 101 + attempt,
+            seed=self._ledger.problem.seed * 1_000_003 + traffic * 101 + attempt,
         )
         self._packing.start(trial_id, task.config.gpus)
         self._ledger.live[trial_id] = LiveTrial(task=task, suggestion=suggestion, since=self._ledger.clock())
-        self._watch(self._ledger.progress(f"trial {task.trial} starts" + (f" (attempt {attempt})" * (attempt > 1))))
+        what = "" if suggestion.role in CANDIDATE_ROLES else f" ({suggestion.role})"
+        what += f" (attempt {attempt})" * (attempt > 1)
+        self._watch(self._ledger.progress(f"trial {task.trial} starts{what}"))
         return {"task": task}
 
     # ------------------------------------------------------------ Ray tells

@@ -8,7 +8,7 @@ look is bad (the error is spent over the looks: alpha_k = alpha * 6 / (pi k)^2, 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from statistics import NormalDist
 
 from autotune.spec.measurement import Measurement
@@ -29,27 +29,33 @@ def decide(
     slos: Sequence[Slo],
     *,
     looks: int,
-    between_run_cv: float,
+    between_run_cv: float | Callable[[str], float],
     minimum: tuple[int, float],
 ) -> Dominated | None:
     """None: let it run. `looks` counts the decisions on this trial from 1, this one included.
 
     `minimum`: finished requests and seconds of load before which nothing is decided, ramp-up within them. Only
     complete measurements of the same rung count as front. A value or interval that is missing never stops a trial.
+    `between_run_cv`: of every metric, or a function of the metric's name.
     """
     if snapshot.finished < minimum[0] or snapshot.duration_s < minimum[1]:
         return None
     rivals = [(number, m) for number, m in front if m.rung == snapshot.rung and m.complete and m.failed == 0]
     if not rivals or not objectives:
         return None
+    cv_of = between_run_cv if callable(between_run_cv) else _always(between_run_cv)
     z = critical(looks=looks, rivals=len(rivals))
     by = tuple(
         number
         for number, rival in rivals
-        if all(_surely_worse(snapshot, rival, objective, z, between_run_cv) for objective in objectives)
-        and all(_no_safer(snapshot, rival, slo, z, between_run_cv) for slo in slos)
+        if all(_surely_worse(snapshot, rival, objective, z, cv_of(objective.metric)) for objective in objectives)
+        and all(_no_safer(snapshot, rival, slo, z, cv_of(slo.metric)) for slo in slos)
     )
     return Dominated(by=by, measurement=snapshot) if by else None
+
+
+def _always(cv: float) -> Callable[[str], float]:
+    return lambda _: cv
 
 
 def critical(*, looks: int, rivals: int) -> float:

@@ -37,6 +37,8 @@ Accept = Callable[[EngineConfig], bool]
 
 _STATES = {"complete": TrialState.COMPLETE, "pruned": TrialState.PRUNED, "fail": TrialState.FAIL}
 
+REPEATS: tuple[Role, ...] = ("baseline", "screen", "confirm")
+"""Roles of further runs of known configurations."""
 ASKS = 32
 """Of the sampler, for one suggestion, before a random point is taken."""
 ASKS_FOR_SIZE = 8
@@ -51,13 +53,15 @@ ENUMERABLE = 20_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suggestion:
-    """`point` is empty for a default or incumbent that isn't a point of the space. `attempt` counts from 1."""
+    """`point` is empty for a default or incumbent that isn't a point of the space, and for repeats. `attempt` counts
+    from 1. Suggestions of one `group` (the number of its first) get the same traffic."""
 
     number: int
     role: Role
     config: EngineConfig
     point: Point
     attempt: int = 1
+    group: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,11 +97,13 @@ class Study:
         first = problem.space.default().gpus
         self._design.sort(key=lambda point: (self._decode(point).gpus != first, self._decode(point).gpus))
         self._latest: dict[int, int] = {}
+        self._roles: dict[int, Role] = {}
         self._attempts: dict[int, int] = {}
         self._taken: set[str] = set()
         for trial in study.get_trials(deepcopy=False):
             if "number" in trial.user_attrs:
-                self._remember(trial.user_attrs["number"], trial.number, _config(trial))
+                attrs = trial.user_attrs
+                self._remember(attrs["number"], trial.number, attrs["role"], _config(trial))
 
     @classmethod
     def open(
@@ -149,6 +155,25 @@ class Study:
         trials = self._study.get_trials(deepcopy=False)
         return sorted(n for n, trial in self._latest.items() if trials[trial].state is TrialState.RUNNING)
 
+    @property
+    def roles(self) -> Mapping[int, Role]:
+        """Of every number given so far."""
+        return self._roles
+
+    @property
+    def candidates(self) -> int:
+        """Numbers given to candidates, default and incumbent included; the rest are repeats."""
+        return sum(role not in REPEATS for role in self._roles.values())
+
+    def repeat(self, role: Role, config: EngineConfig, *, group: int | None = None) -> Suggestion:
+        """One more run of a known configuration, under the next number. It is written down like a candidate, so that a
+        killed search goes on with it, but the sampler never hears of its result: it would take a point that was
+        measured ten times for ten good points. Raises ValueError for a role that candidates have."""
+        if role not in REPEATS:
+            raise ValueError(f"{role} is no role of repeats")
+        number = self.next_number
+        return self._fix(number, role, config, None, group=group)
+
     def ask(self, *, gpus: int | None = None, accept: Accept | None = None) -> Suggestion | SpaceExhausted:
         """The default first, then the incumbent, the initial design, and from then on what the sampler suggests.
 
@@ -156,11 +181,11 @@ class Study:
         and never repeats a configuration; default and incumbent are given whatever they are. With `gpus`, sampled
         suggestions are turned down for one that needs that many devices; after some asks another size may come.
         """
-        number = self.next_number
-        if number < len(self._given):
-            role, config = self._given[number]
+        number, place = self.next_number, self.candidates
+        if place < len(self._given):
+            role, config = self._given[place]
             return self._fix(number, role, config, locate(self._problem.space, config, self._defaults))
-        index = number - len(self._given)
+        index = place - len(self._given)
         if index >= len(self._design):
             return self._sample(number, gpus, accept)
         point = self._design[index]
@@ -173,12 +198,15 @@ class Study:
         earlier = self._study.get_trials(deepcopy=False)[self._latest[number]]
         if earlier.state is TrialState.RUNNING:
             self._close(self._trial(number), Told(state="fail", why="given up for another attempt"))
-        return self._fix(number, earlier.user_attrs["role"], _config(earlier), earlier.params or None)
+        attrs = earlier.user_attrs
+        return self._fix(number, attrs["role"], _config(earlier), earlier.params or None, group=attrs.get("group"))
 
     def tell(self, number: int, verdict: Verdict) -> None:
         """Teaches the sampler (`telling`); write the history first. Raises ValueError for a number told before."""
         trial = self._trial(number)
         outcome = told(verdict, self._problem.objectives, self._problem.slos)
+        if self._roles[number] in REPEATS:
+            outcome = Told(state="fail", why="a repeat")
         if (
             outcome.state == "complete"
             and self._sampler == "nsga2"
@@ -268,14 +296,18 @@ class Study:
         point = fresh[0] if near is None else min(fresh, key=lambda point: distance(space, point, near))
         return self._fix(number, "search", self._decode(point), point)
 
-    def _fix(self, number: int, role: Role, config: EngineConfig, point: Point | None) -> Suggestion:
+    def _fix(
+        self, number: int, role: Role, config: EngineConfig, point: Point | None, *, group: int | None = None
+    ) -> Suggestion:
         """Suggests `config`. Outside the space it becomes a trial without parameters: a few true ones would split
         TPE's joint model of all of them (optuna: _SearchSpaceGroup.add_distributions)."""
         with warnings.catch_warnings(action="ignore", category=optuna.exceptions.ExperimentalWarning):
             sampler = PartialFixedSampler(dict(point or {}), RandomSampler(seed=self._seed))
         trial = self._new_trial(sampler)
         chosen = {} if point is None else choose(trial, self._problem.space)
-        return self._register(trial, number, role, config, chosen)
+        if group is not None:
+            trial.set_user_attr("group", group)
+        return self._register(trial, number, role, config, chosen, group=group)
 
     def _register(
         self,
@@ -284,17 +316,22 @@ class Study:
         role: Role,
         config: EngineConfig,
         point: Point,
+        *,
+        group: int | None = None,
     ) -> Suggestion:
         trial.set_user_attr("role", role)
         content = {"model": config.model, "flags": dict(config.flags), "env": dict(config.env)}
         trial.set_user_attr("config", json.dumps(content, sort_keys=True))
         trial.set_user_attr("number", number)
         self._live[number] = trial
-        self._remember(number, trial.number, config)
-        return Suggestion(number=number, role=role, config=config, point=point, attempt=self._attempts[number])
+        self._remember(number, trial.number, role, config)
+        return Suggestion(
+            number=number, role=role, config=config, point=point, attempt=self._attempts[number], group=group
+        )
 
-    def _remember(self, number: int, optuna_number: int, config: EngineConfig) -> None:
+    def _remember(self, number: int, optuna_number: int, role: Role, config: EngineConfig) -> None:
         self._latest[number] = optuna_number
+        self._roles[number] = role
         self._attempts[number] = self._attempts.get(number, 0) + 1
         self._taken.add(self._key(config))
 

@@ -25,7 +25,6 @@ SAMPLING_KEYS = (
     "response_format",
     "structured_outputs",
     "tools",
-    "tool_choice",
     "chat_template_kwargs",
 )
 """What of a request's body decides how it is answered. `stop` isn't among them: an answer has the length it had."""

@@ -153,6 +153,12 @@ def test_logged_token_ids_are_sent_as_they_were() -> None:
     assert body(one(trace=logged({"prompt": [7, 8]})))["prompt"] == [7, 8]
 
 
+def test_tools_are_part_of_the_prompt_and_not_called() -> None:
+    tools = [{"type": "function", "function": {"name": "f"}}]
+    said = body(one(trace=logged({"messages": [], "tools": tools}, chat=True)))
+    assert (said["tools"], said["tool_choice"], said["ignore_eos"]) == (tools, "none", True)
+
+
 def test_drawn_prompts_need_no_salt() -> None:
     assert "cache_salt" not in body(one())
 
@@ -289,3 +295,16 @@ def test_a_job_with_a_trace_and_a_conversation_survives_its_journey(tmp_path: Pa
         request_timeout_s=1.0,
     )
     assert LoadJob.from_line(job.to_line()) == job
+
+
+def test_a_burst_of_long_prompts_is_sent_on_time(server: ManyFormsServer) -> None:
+    blocks = tuple(range(1000))  # each drawn by itself: tens of milliseconds per prompt
+    rows = tuple(
+        TraceRequest(at_s=at_s, prompt_tokens=8000, output_tokens=1, line=1, blocks=blocks)
+        for at_s in (0.0, *[2.0] * 30)
+    )
+    trace = Trace(file="t", format="mooncake", rows=rows, block_tokens=8)
+    rung = Rung(name="r", arrivals=TraceArrivals(), requests=31)
+    records = records_of(list(HttpLoader()(endpoint(server.url), workload(trace=trace), rung, seed=1)))
+    assert [record.error for record in records] == [None] * 31
+    assert max(r.sent_s - r.scheduled_s for r in records) < 0.25

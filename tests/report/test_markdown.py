@@ -134,6 +134,17 @@ def test_the_report_names_the_machine_and_its_versions(tmp_path: Path) -> None:
     assert "| driver |" not in report
 
 
+def test_a_confirmation_is_shown_with_its_intervals_and_what_chance_had_added(tmp_path: Path) -> None:
+    records = [DEFAULT, measured(1, 1500.0, 80.0, {"max-num-seqs": 256})]
+    for factor in (0.99, 1.0, 1.01):
+        records.append(measured(len(records), 1000.0 * factor, 50.0 * factor, role="confirm"))
+        records.append(measured(len(records), 1200.0 * factor, 60.0 * factor, {"max-num-seqs": 256}, role="confirm"))
+    report = markdown(read_study(write_run(tmp_path / "run", records)))
+    assert "Conclusion: **better**." in report
+    assert "| 1 | 3 | output_tok_per_s_per_gpu | +20.0 % | +17.3 % to +22.8 % | +50.0 % | -30.0 % | yes |" in report
+    assert "2 trials: 2 measured. 6 further runs repeated some of them." in report
+
+
 def test_a_run_whose_driver_died_is_called_killed(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", [DEFAULT], state="running")
     assert read_study(run).state == "killed"

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from synthetic_run import LATENCY, OBJECTIVES, THROUGHPUT, TTFT_SLO, measured, record
 
+from autotune.history.record import TrialRecord
 from autotune.report.gain import gains
 from autotune.report.outcome import KeepBaseline, NoneMeetsSlos, NothingValid, Switch, outcome, sentence, trade_off
 from autotune.report.summary import summarise
@@ -186,3 +189,73 @@ def test_a_gain_has_the_sign_of_the_improvement_in_either_direction(new: float, 
 
 def test_a_measured_verdict_is_what_pools_build_on() -> None:
     assert all(isinstance(run.verdict, Measured) for tried in pooled([DEFAULT]) for run in tried.runs)
+
+
+# ---------------------------------------------------------------- after a confirmation
+
+
+def confirmed(candidate: float, *, ttft: float = 50.0, default: float = 1000.0) -> list[TrialRecord]:
+    """A search whose candidate looked 50 % better, then three runs of both, 1 % apart."""
+    records = [DEFAULT, measured(1, 1500.0, 50.0, {"a": 1})]
+    for factor in (0.99, 1.0, 1.01):
+        records.append(measured(len(records), default * factor, 50.0 * factor, role="confirm"))
+        records.append(measured(len(records), candidate * factor, ttft * factor, {"a": 1}, role="confirm"))
+    return records
+
+
+def test_a_confirmed_gain_replaces_what_single_runs_had_promised() -> None:
+    summary = summarise(confirmed(1200.0), OBJECTIVES)
+    decided = outcome(summary)
+    assert isinstance(decided, Switch)
+    assert decided.gain is not None
+    assert decided.gain.value == pytest.approx(0.2)
+    assert decided.gain.shrinkage == pytest.approx(-0.3, abs=0.001)
+    assert "Confirmed by 3 runs of it and 3 of the baseline; single runs had promised +50.0 %" in sentence(summary)
+    assert "unconfirmed" not in sentence(summary)
+
+
+def test_after_a_confirmation_a_configuration_is_shown_with_its_confirmed_values() -> None:
+    summary = summarise(confirmed(1200.0), OBJECTIVES)
+    assert summary.best is not None
+    assert summary.best.mean("output_tok_per_s_per_gpu") == pytest.approx(1200.0)
+    assert (summary.best.trial, summary.trials, summary.repeats) == (1, 2, 6)
+
+
+def test_what_a_confirmation_can_not_tell_apart_has_no_clear_winner_and_keeps_the_default() -> None:
+    summary = summarise(confirmed(1005.0), OBJECTIVES)
+    decided = outcome(summary)
+    assert isinstance(decided, KeepBaseline)
+    assert decided.no_clear_winner
+    assert sentence(summary).startswith("No clear winner: keep the default.")
+    assert summary.best is summary.default
+
+
+def test_a_finalist_that_lost_its_limit_when_run_again_is_not_recommended() -> None:
+    summary = summarise(confirmed(1500.0, ttft=150.0), OBJECTIVES, [TTFT_SLO])
+    assert sentence(summary).startswith("Keep the default.")
+    assert summary.best is summary.default
+
+
+def test_gains_are_those_of_the_best_also_where_neither_it_nor_the_default_is_sure_of_its_limit() -> None:
+    noisy = [DEFAULT, measured(1, 1500.0, 50.0, {"a": 1})]
+    for factor in (0.7, 1.0, 1.4):
+        noisy.append(measured(len(noisy), 1000.0, 105.0 * factor, role="confirm"))
+        noisy.append(measured(len(noisy), 900.0, 90.0 * factor, {"a": 1}, role="confirm"))
+    summary = summarise(noisy, OBJECTIVES, [TTFT_SLO])
+    assert summary.best is not None
+    assert summary.best.trial == 1
+    assert summary.gains[0].value == pytest.approx(-0.1)
+
+
+def test_limits_that_the_finalists_were_not_chosen_by_leave_the_confirmation_aside() -> None:
+    assert summarise(confirmed(1200.0), OBJECTIVES, use_confirmation=False).confirmation is None
+
+
+def test_what_noise_may_have_kept_off_the_front_is_named() -> None:
+    close, far = measured(8, 1195.0, 51.0, {"b": 1}), measured(9, 600.0, 90.0, {"b": 2})
+    summary = summarise([*confirmed(1200.0)[:2], close, far, *_moved(confirmed(1200.0)[2:], 10)], OBJECTIVES)
+    assert [tried.trial for tried in summary.near_front if tried.trial in (8, 9)] == [8]
+
+
+def _moved(records: list[TrialRecord], by: int) -> list[TrialRecord]:
+    return [replace(record, trial=record.trial + by) for record in records]

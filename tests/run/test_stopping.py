@@ -97,7 +97,7 @@ def test_no_engine_survives_a_killed_driver_and_a_resumed_search_repeats_nothing
     started: Callable[..., Search], tmp_path: Path
 ) -> None:
     run = tmp_path / "run"
-    search = started("--space", "tiny-cpu", "--trials", str(TRIALS), "--out", str(run))
+    search = started("--space", "tiny-cpu", "--trials", str(TRIALS), "--no-confirm", "--out", str(run))
     search.until(lambda: len(search.ended()) >= 2 and bool(processes(run, engines=True)))
     search.process.send_signal(signal.SIGKILL)
     search.wait(10)
@@ -116,7 +116,7 @@ def test_no_engine_survives_a_killed_driver_and_a_resumed_search_repeats_nothing
 
 def test_ctrl_c_once_ends_cleanly_and_twice_at_once(started: Callable[..., Search], tmp_path: Path) -> None:
     run = tmp_path / "run"
-    search = started("--space", "tiny-cpu", "--trials", str(TRIALS), "--out", str(run))
+    search = started("--space", "tiny-cpu", "--trials", str(TRIALS), "--no-confirm", "--out", str(run))
     search.until(lambda: len(search.ended()) >= 1 and bool(processes(run, engines=True)))
     search.process.send_signal(signal.SIGINT)
     assert search.wait(60) == 130, search.log.read_text()

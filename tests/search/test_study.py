@@ -217,6 +217,47 @@ def test_a_space_that_is_refused_altogether_is_exhausted_after_the_default(opene
     assert study.ask(accept=lambda config: False) == SpaceExhausted(tried=1)
 
 
+# ---------------------------------------------------------------- repeats
+
+
+@pytest.mark.parametrize("sampler", NAMES)
+def test_repeats_take_numbers_of_their_own_and_change_no_suggestion_of_the_design(
+    opened: Callable[..., Study], sampler: SamplerName
+) -> None:
+    plain, repeating = opened(sampler=sampler, name="plain"), opened(sampler=sampler, name="repeating")
+    expected = search(plain, 5)
+    asked = search(repeating, 2)
+    again = repeating.repeat("baseline", asked[0].config)
+    repeating.tell(again.number, OK)
+    asked += search(repeating, 3)
+    assert [a.config for a in asked] == [e.config for e in expected]
+    assert [asked[0].number, asked[1].number, again.number, asked[2].number] == [0, 1, 2, 3]
+    assert repeating.candidates == 5
+
+
+def test_the_sampler_never_hears_of_a_repeat(opened: Callable[..., Study]) -> None:
+    study = opened()
+    (first,) = search(study, 1)
+    study.tell(study.repeat("confirm", first.config).number, OK)
+    assert [t.state.name for t in frozen(study)] == ["COMPLETE", "FAIL"]
+
+
+def test_a_repeat_that_was_cut_short_is_taken_up_again_with_its_role_and_traffic(opened: Callable[..., Study]) -> None:
+    study = opened()
+    (first,) = search(study, 1)
+    study.repeat("confirm", first.config, group=1)
+    resumed = opened()
+    assert resumed.roles == {0: "default", 1: "confirm"}
+    assert resumed.abandon_running() == [1]
+    again = resumed.retry(1)
+    assert (again.role, again.group, again.config, again.attempt) == ("confirm", 1, first.config, 2)
+
+
+def test_a_candidate_is_no_repeat(opened: Callable[..., Study]) -> None:
+    with pytest.raises(ValueError, match="no role of repeats"):
+        opened().repeat("search", EngineConfig(model="m"))
+
+
 # ---------------------------------------------------------------- packing
 
 

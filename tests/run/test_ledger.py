@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from autotune.run.ledger import CONFIRMATION_SHARE, Ledger
+from autotune.spec.objective import Budget
+from benchmarks.aa import RUN_S, SimulatedSearch, candidate
+
+
+@pytest.fixture
+def search() -> SimulatedSearch:
+    """A default and three candidates, 7 s each, one after the other."""
+    begun = SimulatedSearch(cv=0.02, effect=0.0, seed=1)
+    begun.measure("default", candidate(None))
+    for number in range(3):
+        begun.measure("search", candidate(number))
+    return begun
+
+
+def limited(search: SimulatedSearch, **limits: float | int | None) -> Ledger:
+    ledger = search.ledger
+    budget = replace(Budget(gpu_s=None, wall_s=None, trials=None), **limits)  # type: ignore[arg-type]  # a test's limits
+    ledger.problem = replace(ledger.problem, budget=budget)
+    return ledger
+
+
+def test_repeats_do_not_count_as_trials(search: SimulatedSearch) -> None:
+    ledger = limited(search, trials=5)
+    assert ledger.trials_left() == 1
+    search.measure("baseline", candidate(None))
+    search.measure("confirm", candidate(1))
+    assert ledger.trials_left() == 1
+
+
+def test_the_search_ends_while_there_is_time_to_confirm(search: SimulatedSearch) -> None:
+    ledger = limited(search, wall_s=4 * (RUN_S + 1) / (1 - CONFIRMATION_SHARE) - 0.1)
+    assert not ledger.over()
+    assert not ledger.search_over(slots=1, confirm=False)
+    assert ledger.search_over(slots=1, confirm=True)
+
+
+def test_no_more_is_kept_for_the_confirmation_than_it_needs(search: SimulatedSearch) -> None:
+    ledger = limited(search, wall_s=3600.0)
+    search.now = 3600.0 * (1 - CONFIRMATION_SHARE)
+    assert not ledger.search_over(slots=1, confirm=True)
+    assert not ledger.search_over(slots=8, confirm=True)
+
+
+@pytest.mark.parametrize("limit", ["wall_s", "gpu_s"])
+def test_the_confirmation_takes_its_share_of_the_budget_and_no_more(search: SimulatedSearch, limit: str) -> None:
+    ledger = limited(search, **{limit: 700.0})
+    room = ledger.confirmation_runs(slots=1, since=3)
+    assert room == int(CONFIRMATION_SHARE * 700.0 / (RUN_S + 1))
+    search.measure("screen", candidate(1))
+    assert ledger.confirmation_runs(slots=1, since=3) == room - 1
+
+
+def test_a_search_that_gave_up_confirms_nothing(search: SimulatedSearch) -> None:
+    ledger = limited(search, wall_s=3600.0)
+    ledger.halted = "the same failure again and again"
+    assert ledger.confirmation_runs(slots=1, since=3) == 0
