@@ -122,3 +122,34 @@ def wait_for_memory_back(
         if not missing or time.monotonic() > deadline:
             return missing
         time.sleep(0.1)
+
+
+_HELD_DOWN = {
+    0x08: "hw_slowdown",
+    0x20: "sw_thermal_slowdown",
+    0x40: "hw_thermal_slowdown",
+    0x80: "hw_power_brake",
+}
+"""Bits of nvmlClocksEventReasons (NVML API reference) that lie in heat or a fault. The software power cap (0x04) isn't
+one: a GPU at its power limit runs as fast as it was sold to, under every candidate alike."""
+
+
+def reasons_of(bits: int) -> tuple[str, ...]:
+    return tuple(name for bit, name in _HELD_DOWN.items() if bits & bit)
+
+
+def throttled_by(devices: Sequence[str]) -> tuple[str, ...]:
+    """Why clocks of any of these GPUs (index or UUID) are held down now; empty where they aren't, or NVML can't say."""
+    gpus = all_gpus()
+    with _nvml() as nvml:
+        if nvml is None:
+            return ()
+        bits = 0
+        for gpu in (find(gpus, name) for name in devices):
+            if gpu is None:
+                continue
+            try:
+                bits |= nvml.nvmlDeviceGetCurrentClocksThrottleReasons(nvml.nvmlDeviceGetHandleByIndex(gpu.index))
+            except nvml.NVMLError as error:
+                _log.debug("no throttle reasons for GPU %s: %s", gpu.index, error)
+        return reasons_of(bits)

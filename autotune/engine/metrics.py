@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -49,7 +50,7 @@ def parse_metrics(text: str, at_s: float) -> EngineSample:
     for family in text_string_to_metric_families("\n".join(lines) + "\n"):
         for sample in family.samples:
             values[sample.name].append(sample.value)
-    found: dict[str, float] = {}
+    found: dict[str, Any] = {}
     for name, aliases in ALIASES.items():
         given = next((values[alias] for alias in aliases if alias in values), None)
         if given:

@@ -101,3 +101,11 @@ def read_facts(text: str) -> StartFacts:
         engine_init_s=found.get("engine_init_s"),
         vllm_version=version[1] if version else None,
     )
+
+
+_COMPILED = re.compile(r"\[jit_monitor\.py:\d+\] (.* during inference: .*)")
+
+
+def compilations(text: str) -> tuple[str, ...]:
+    """What vLLM (0.24 on; vllm/utils/jit_monitor.py) says about kernels compiled while it serves, a line for each."""
+    return tuple(_COMPILED.findall(text))

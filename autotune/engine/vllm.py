@@ -31,11 +31,12 @@ from autotune.engine.fork_server import ForkServer, ForkServerBroken
 from autotune.engine.guard import MARK, guarding
 from autotune.engine.port import held_port, listening
 from autotune.engine.process import EngineProcess, stat_of
-from autotune.engine.start_log import read_facts
+from autotune.engine.start_log import compilations, read_facts
 from autotune.engine.startup import Startup
 from autotune.errors import EnvironmentProblem
 from autotune.spec.config import EngineConfig
 from autotune.spec.endpoint import Endpoint
+from autotune.spec.measurement import EngineSample
 from autotune.spec.verdict import EngineFailure
 
 _log = logging.getLogger(__name__)
@@ -130,7 +131,7 @@ class VllmLauncher:
                 argv=tuple(start_command(self.vllm_python, arguments)),
                 start_s=time.monotonic() - began,
                 facts=read_facts(startup.text()),
-                scrape=lambda: api.scrape(port),
+                scrape=lambda: self._scrape(port, devices, startup),
                 failure=lambda: self._failure_of(process, startup),
             )
 
@@ -180,6 +181,12 @@ class VllmLauncher:
             if hang is not None:
                 return hang
             time.sleep(_POLL_S)
+
+    def _scrape(self, port: int, devices: Sequence[str], startup: Startup) -> EngineSample | None:
+        sample = api.scrape(port)
+        if sample is None or self.platform == "cpu":
+            return sample
+        return replace(sample, throttled_by=gpus.throttled_by(devices), compilations=compilations(startup.text()))
 
     def _failure_of(self, process: EngineProcess, startup: Startup) -> EngineFailure | None:
         """None while the engine lives. It is dead, too, when its log says that its core died."""

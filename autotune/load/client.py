@@ -2,8 +2,9 @@
 
     python -m autotune.load.client < job        (one line of JSON, see autotune.load.job; the API key is in it)
 
-It writes a line per block to standard output, about one a second, and lives as long as its standard input stays open:
-when its owner dies, so does it, and the kernel closes its connections, which makes vLLM abort the requests.
+Once it has said that it is ready it waits for a second line: when to begin. It writes a line per block to standard
+output, about one a second, and lives as long as its standard input stays open: when its owner dies, so does it, and the
+kernel closes its connections, which makes vLLM abort the requests.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import itertools
 import json
 import os
 import queue
@@ -26,7 +28,7 @@ import aiohttp
 
 from autotune.load.answer import Answer
 from autotune.load.body import body_of, path_of
-from autotune.load.job import END_LINE, LoadJob, block_line
+from autotune.load.job import END_LINE, READY_LINE, LoadJob, block_line
 from autotune.load.traffic import PlannedRequest, plan
 from autotune.spec.measurement import LoadBlock, RequestRecord
 from autotune.spec.workload import ClosedLoop
@@ -49,7 +51,8 @@ class LoadClient:
 
     def __init__(self, job: LoadJob, emit: Callable[[LoadBlock], None]) -> None:
         self.job, self.emit = job, emit
-        self.planned = plan(job.workload, job.rung, seed=job.seed, vocabulary=job.vocabulary)
+        planned = plan(job.workload, job.rung, seed=job.seed, vocabulary=job.vocabulary)
+        self.planned = itertools.islice(planned, job.shard, None, job.shards)
         self.began = 0.0
         self.sent = self.in_flight = self.streamed = 0
         self.sending = True
@@ -287,11 +290,13 @@ def _write_all(lines: queue.SimpleQueue[bytes | None]) -> None:
 
 def main() -> None:
     job = LoadJob.from_line(sys.stdin.buffer.readline())
-    threading.Thread(target=_exit_when_closed, args=(0,), daemon=True).start()
     lines: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
     writer = threading.Thread(target=_write_all, args=(lines,), daemon=True)
     writer.start()
     gc.freeze()
+    lines.put(READY_LINE)
+    begin_s = float(sys.stdin.buffer.readline() or os._exit(1))
+    threading.Thread(target=_exit_when_closed, args=(0,), daemon=True).start()
     with contextlib.suppress(OSError):  # allowed to root, as in most containers
         os.setpriority(os.PRIO_PROCESS, 0, _NICE)
     try:
@@ -300,6 +305,7 @@ def main() -> None:
         import asyncio as loops  # type: ignore[no-redef]
 
     async def rung() -> None:
+        await asyncio.sleep(begin_s - time.perf_counter())
         await LoadClient(job, lambda block: lines.put(block_line(block))).run()
 
     loops.run(rung())

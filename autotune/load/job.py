@@ -58,7 +58,10 @@ _GAPS = _RECORD.index("token_gaps_us")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadJob:
-    """One rung against one engine. `drain_limit_s`: how long answers may take after the last request was sent."""
+    """One rung against one engine. `drain_limit_s`: how long answers may take after the last request was sent.
+
+    Of several clients each sends every `shards`th planned request, from number `shard` on; `rung` is then its share.
+    """
 
     url: str
     api_key: str = field(repr=False)
@@ -69,6 +72,8 @@ class LoadJob:
     vocabulary: range
     drain_limit_s: float
     request_timeout_s: float
+    shard: int = 0
+    shards: int = 1
 
     def to_line(self) -> bytes:
         given = {f.name: _pack(getattr(self, f.name)) for f in fields(self)}
@@ -92,6 +97,9 @@ def block_line(block: LoadBlock) -> bytes:
     head = [block.elapsed_s, block.in_flight, block.sending, block.streamed_tokens]
     return json.dumps([head, rows], separators=(",", ":")).encode() + b"\n"
 
+
+READY_LINE = b"ready\n"
+"""The client's first line. It then waits for the moment to begin, as `time.perf_counter` counts: one line too."""
 
 END_LINE = b"null\n"
 """The client's last line: all was said. Without it, it died."""

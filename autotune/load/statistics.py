@@ -19,6 +19,8 @@ Floats = NDArray[np.float64]
 _SHORTEST_S = 1e-6
 """The clients' resolution: a window shorter than that holds nothing to divide."""
 
+_LONG_IN_RAMPS = 5
+
 
 def percentile(values: Sequence[float] | Floats, q: float) -> float:
     """Nearest-rank percentile, so that a p99 is a latency some request really had; `q` in [0, 1].
@@ -53,7 +55,7 @@ def measure(
     latencies = _Latencies.of(finished, from_scheduled=not isinstance(rung.arrivals, ClosedLoop))
     good = latencies.within(slos)
     if complete:
-        rates = _rates_in_window(finished, good, _window_s(rung, finished, elapsed_s, sending_until_s))
+        rates = _rates_in_window(finished, good, _window(rung, finished, elapsed_s, sending_until_s))
     else:
         running = samples[-1].running if samples else None
         if running is None and isinstance(rung.arrivals, ClosedLoop):
@@ -168,43 +170,62 @@ class _Rates:
     bins_s: float = 0.0
 
 
-def _window_s(rung: Rung, finished: Sequence[RequestRecord], elapsed_s: float, sending_until_s: float | None) -> float:
-    """The window of throughput begins with the rung and ends when the load stops being what the rung says.
+def ramp_s(rung: Rung, finished: Sequence[RequestRecord]) -> float:
+    """How long a rung takes to fill: as long as its first requests usually stayed (a closed loop's first wave, an open
+    loop's first twenty). Until then fewer are in flight than later, or all of them are being read at once.
+    """
+    ordered = sorted(finished, key=lambda record: record.sent_s)
+    first = rung.arrivals.concurrency if isinstance(rung.arrivals, ClosedLoop) else 20
+    return float(np.median([(record.done_s or 0.0) - record.sent_s for record in ordered[:first]])) if ordered else 0.0
+
+
+def _window(
+    rung: Rung, finished: Sequence[RequestRecord], elapsed_s: float, sending_until_s: float | None
+) -> tuple[float, float]:
+    """The window of throughput begins when the rung has filled and ends when the load stops being what the rung says.
 
     That is when sending stops; what follows is a drain at ever lower load, whose length depends on the engine. Where a
-    rung is a batch (it is sent before much of it is answered) the window is the whole of it, until the last answer.
+    rung is a batch (it is sent before half of it is being answered) the window is the whole of it, until the last
+    answer; a rung of less than five times its ramp is too short to lose it.
     """
     last_s = max((record.done_s or 0.0 for record in finished), default=elapsed_s)
     if sending_until_s is None or sending_until_s <= 0:
-        return last_s
+        return 0.0, last_s
     match rung.arrivals:
         case ClosedLoop(concurrency=concurrency) if rung.duration_s == 0:
             is_batch = rung.requests < 2 * concurrency
         case _:
-            is_batch = last_s > 2 * sending_until_s
-    return last_s if is_batch else min(sending_until_s, elapsed_s)
+            unanswered = sum((record.first_token_s or 0.0) > sending_until_s for record in finished)
+            is_batch = last_s > 2 * sending_until_s or unanswered > len(finished) / 2
+    if is_batch:
+        return 0.0, last_s
+    end_s = min(sending_until_s, elapsed_s)
+    begin_s = ramp_s(rung, finished)
+    return (begin_s if end_s >= _LONG_IN_RAMPS * begin_s else 0.0), end_s
 
 
-def _rates_in_window(finished: Sequence[RequestRecord], good: NDArray[np.bool_], window_s: float) -> _Rates:
+def _rates_in_window(finished: Sequence[RequestRecord], good: NDArray[np.bool_], window: tuple[float, float]) -> _Rates:
     """Tokens count when they arrive; a request counts by the share of its tokens that arrived inside the window.
 
     Counting whole requests by their end would favour engines whose waves happen to end just inside the window.
     """
+    begin_s, end_s = window
+    window_s = end_s - begin_s
     if not finished or window_s <= _SHORTEST_S:
         return _Rates()
     ordered = sorted(finished, key=lambda record: record.sent_s)
-    times_s, owner, weights = _token_times(ordered)
-    inside = times_s <= window_s
+    times_s, owner, weights = token_times(ordered)
+    inside = (times_s > begin_s) & (times_s <= end_s)
     tokens = np.array([_tokens(record) for record in ordered], dtype=float)
     share = np.bincount(owner, weights=weights * inside, minlength=len(ordered)) / np.maximum(tokens, 1)
-    prompts = np.array([r.prompt_tokens or 0 for r in ordered if (r.first_token_s or 0.0) <= window_s])
+    prompts = np.array([r.prompt_tokens or 0 for r in ordered if begin_s < (r.first_token_s or 0.0) <= end_s])
     output = float((weights * inside).sum())
     return _Rates(
         output_tok_per_s=output / window_s,
         total_tok_per_s=(output + float(prompts.sum())) / window_s,
         requests_per_s=float(share.sum()) / window_s,
         goodput_rps=float(share[good].sum()) / window_s,
-        tokens_per_bin=_binned(times_s, weights, window_s),
+        tokens_per_bin=_binned(times_s - begin_s, weights, window_s),
         bins_s=window_s,
     )
 
@@ -230,7 +251,7 @@ def _rates_so_far(
     known_until_s = elapsed_s - max((record.done_s or 0.0) - record.sent_s for record in finished)
     bins: Floats | None = None
     if known_until_s > _SHORTEST_S:
-        times_s, _, weights = _token_times(finished)
+        times_s, _, weights = token_times(finished)
         bins = _binned(times_s, weights, known_until_s)
     return _Rates(
         output_tok_per_s=streamed / elapsed_s,
@@ -272,7 +293,7 @@ def _cached_share(finished: Sequence[RequestRecord], samples: Sequence[EngineSam
     told = [(r.cached_tokens, r.prompt_tokens) for r in finished if r.cached_tokens is not None and r.prompt_tokens]
     if told:
         return sum(cached for cached, _ in told) / sum(prompt for _, prompt in told)
-    counted = [(s.prefix_hits, s.prefix_queries) for s in samples if s.prefix_hits is not None and s.prefix_queries]
+    counted = [(s.prefix_hits, s.prefix_queries) for s in samples if None not in (s.prefix_hits, s.prefix_queries)]
     if len(counted) < 2:
         return None
     (hits_0, queries_0), (hits_1, queries_1) = counted[0], counted[-1]
@@ -292,7 +313,7 @@ def _gaps_us(records: Sequence[RequestRecord]) -> tuple[Floats, NDArray[np.int64
     return joined, np.array([len(record.token_gaps_us) // 4 for record in records], dtype=np.int64)
 
 
-def _token_times(records: Sequence[RequestRecord]) -> tuple[Floats, NDArray[np.int64], Floats]:
+def token_times(records: Sequence[RequestRecord]) -> tuple[Floats, NDArray[np.int64], Floats]:
     """When each streamed event arrived, whose it was, and the tokens it stands for (a server may bundle several)."""
     gaps_us, counts = _gaps_us(records)
     events = counts + 1
@@ -311,7 +332,7 @@ def _token_times(records: Sequence[RequestRecord]) -> tuple[Floats, NDArray[np.i
 
 def _binned(times_s: Floats, weights: Floats, window_s: float) -> Floats:
     """The tokens in each of `intervals.BINS` equal stretches of [0, window_s]."""
-    inside = times_s <= window_s
+    inside = (times_s > 0) & (times_s <= window_s)
     bins = np.minimum((times_s[inside] / window_s * intervals.BINS).astype(np.int64), intervals.BINS - 1)
     return np.bincount(bins, weights=weights[inside], minlength=intervals.BINS).astype(float)
 

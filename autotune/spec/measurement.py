@@ -39,6 +39,9 @@ class LoadBlock:
     """False once the rung has sent its last request and only drains."""
     streamed_tokens: int | None = None
     """Output tokens that have arrived since the rung began, those of requests still in flight included."""
+    client_busy: float | None = None
+    """How much of the time since the last block the busiest load client was running or waiting for a CPU, in [0, 1].
+    None where the kernel doesn't say."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +58,10 @@ class EngineSample:
     prompt_tokens: float | None = None
     generation_tokens: float | None = None
     requests_done: float | None = None
+    throttled_by: tuple[str, ...] = ()
+    """Why a GPU of the engine runs below the clock it asks for, when the reason is heat or a fault (`engine.gpus`)."""
+    compilations: tuple[str, ...] = ()
+    """What the engine has logged since it was ready about kernels compiled in the middle of serving, a line each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

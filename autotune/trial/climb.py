@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from autotune.load.findable import findable_share
+from autotune.load.server_side import settled
 from autotune.load.statistics import measure
-from autotune.load.validity import unusable
+from autotune.load.validity import untrustworthy
 from autotune.spec.config import EngineConfig
 from autotune.spec.endpoint import Endpoint
 from autotune.spec.measurement import EngineSample, LoadBlock, Measurement, RequestRecord, StartFacts
@@ -18,6 +21,14 @@ from autotune.spec.workload import ClosedLoop, Rung, Workload
 from autotune.trial.seams import Launcher, Loader
 
 log = logging.getLogger(__name__)
+
+_RETRIES = 2
+"""Rungs of one trial that may be run again, all together."""
+
+_NEW_PROMPTS = 2**64
+"""Added to the seed of a rung that is run again: more than any search adds between its trials."""
+
+_SETTLING_S = 1.0
 
 Stage = Literal["starting", "warm-up", "load", "stopping"]
 
@@ -110,14 +121,26 @@ class _RungSoFar:
     elapsed_s: float = 0.0
     sending_until_s: float | None = None
     streamed_tokens: int | None = None
+    client_busy: list[float] = field(default_factory=list)
 
     def add(self, block: LoadBlock, sample: EngineSample | None) -> None:
         self.records.extend(block.records)
         self.elapsed_s, self.streamed_tokens = block.elapsed_s, block.streamed_tokens
         if not block.sending and self.sending_until_s is None:
             self.sending_until_s = block.elapsed_s
+        if block.sending and block.client_busy is not None:
+            self.client_busy.append(block.client_busy)
         if sample is not None:
             self.samples.append(replace(sample, at_s=block.elapsed_s))
+
+
+def _catch_up(endpoint: Endpoint, seen: _RungSoFar) -> None:
+    """An engine counts a request a moment after it has answered it: its last reading waits for that, up to a second."""
+    give_up_s = time.monotonic() + _SETTLING_S
+    while seen.samples and not settled(seen.records, seen.samples) and time.monotonic() < give_up_s:
+        time.sleep(0.1)
+        if sample := endpoint.scrape():
+            seen.samples.append(replace(sample, at_s=seen.elapsed_s))
 
 
 class _Climber:
@@ -131,6 +154,7 @@ class _Climber:
         self.books = Books()
         self.measurements: list[Measurement] = []
         self.requests: list[RungRequests] = []
+        self.reasons: tuple[str, ...] = ()
 
     def apply_load(self, endpoint: Endpoint, cancelled: Callable[[], bool]) -> Generator[Snapshot, None, None]:
         warm_up = Rung(
@@ -140,26 +164,45 @@ class _Climber:
         )
         if warm_up.requests and not (yield from self._rung(endpoint, warm_up, cancelled, stage="warm-up")):
             return
-        reasons: list[str] = []
+        retries_left = _RETRIES
         for rung in self.workload.rungs:
-            if not (yield from self._rung(endpoint, rung, cancelled, stage="load")):
-                return
-            reasons += [f"{rung.name}: {reason}" for reason in unusable(rung, self.requests[-1].records)]
-        if reasons:
-            self.verdict = Invalid(reasons=tuple(reasons))
-            return
+            attempt = 0
+            while True:
+                if not (yield from self._rung(endpoint, rung, cancelled, stage="load", attempt=attempt)):
+                    return
+                if not self.reasons:
+                    break
+                log.warning("rung %s can't be used: %s", rung.name, "; ".join(self.reasons))
+                if not retries_left:
+                    self.verdict = Invalid(reasons=tuple(f"{rung.name}: {reason}" for reason in self.reasons))
+                    return
+                retries_left -= 1
+                attempt += 1
+                self.measurements.pop()
+                self.requests.pop()
         reference = self.workload.reference_rungs[-1]
         self.verdict = Measured(measurement=next(m for m in self.measurements if m.rung == reference))
 
     def _rung(
-        self, endpoint: Endpoint, rung: Rung, cancelled: Callable[[], bool], *, stage: Literal["warm-up", "load"]
+        self,
+        endpoint: Endpoint,
+        rung: Rung,
+        cancelled: Callable[[], bool],
+        *,
+        stage: Literal["warm-up", "load"],
+        attempt: int = 0,
     ) -> Generator[Snapshot, None, bool]:
-        """Runs one rung; False when the trial ends here (cut short, or the engine died: then the verdict is set)."""
+        """Runs one rung; False when the trial ends here (cut short, or the engine died: then the verdict is set).
+
+        After it `reasons` holds what speaks against the rung. Each attempt sends prompts of its own, so that what the
+        one before left in a prefix cache is no use to it.
+        """
+        seed = self.seed + attempt * _NEW_PROMPTS
         seen = _RungSoFar()
         finished = False
         if sample := endpoint.scrape():  # counters before the first request, so that all of the rung is counted
             seen.samples.append(replace(sample, at_s=0.0))
-        blocks = self.loader(endpoint, self.workload, rung, seed=self.seed)
+        blocks = self.loader(endpoint, self.workload, rung, seed=seed)
         try:
             for block in blocks:
                 seen.add(block, endpoint.scrape())
@@ -167,7 +210,8 @@ class _Climber:
                     self.verdict = failed(failure)
                     return False
                 measured = self._measure(rung, seen, complete=False) if stage == "load" else None
-                yield Snapshot(stage=stage, detail=rung.name, measurement=measured)
+                detail = f"{rung.name}, again" if attempt else rung.name
+                yield Snapshot(stage=stage, detail=detail, measurement=measured)
                 if cancelled():
                     return False
             finished = True
@@ -177,6 +221,8 @@ class _Climber:
                 close()
             self._book(stage, seen.elapsed_s)
             if stage == "load":
+                if finished:
+                    _catch_up(endpoint, seen)
                 self.requests.append(RungRequests(rung=rung.name, records=tuple(seen.records)))
                 self.measurements.append(self._measure(rung, seen, complete=finished))
         if failure := endpoint.failure():
@@ -185,6 +231,16 @@ class _Climber:
         if stage == "warm-up" and seen.records and all(record.error for record in seen.records):
             self.verdict = Invalid(reasons=(f"warm-up: every request failed: {seen.records[0].error}",))
             return False
+        if stage == "load":
+            self.reasons = untrustworthy(
+                rung,
+                seen.records,
+                self.measurements[-1],
+                samples=seen.samples,
+                client_busy=seen.client_busy,
+                sending_until_s=seen.sending_until_s,
+                findable_share=lambda: findable_share(self.workload, rung, seed=seed, requests=len(seen.records)),
+            )
         return True
 
     def _measure(self, rung: Rung, seen: _RungSoFar, *, complete: bool) -> Measurement:

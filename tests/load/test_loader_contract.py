@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +17,7 @@ from autotune.engine.model_files import resolve_model
 from autotune.engine.simulated import SimulatedLauncher
 from autotune.engine.vllm import VllmLauncher
 from autotune.load.http import HttpLoader
+from autotune.load.server_side import counted_otherwise
 from autotune.load.simulated import SimulatedLoader
 from autotune.load.statistics import measure
 from autotune.load.validity import unusable
@@ -243,3 +244,29 @@ def test_logged_texts_share_their_prefix_within_a_rung_and_nothing_with_the_next
         first, second = sorted((r for block in blocks for r in block.records), key=lambda record: record.sent_s)
         assert (first.error, first.cached_tokens or 0) == (None, 0)
         assert (second.cached_tokens or 0) > (second.prompt_tokens or 0) / 2
+
+
+@pytest.mark.engine
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("loading", ["real"], indirect=True)
+def test_a_strangers_request_shows_in_the_servers_counters(loading: Loading) -> None:
+    shape = RequestShape(prompt=FixedLength(tokens=40), output=FixedLength(tokens=6), n=3)
+    before = loading.endpoint.scrape()
+    ours = loading.records(CLOSED, shape, seed=41)
+    between = loading.endpoint.scrape()
+    loading.records(Rung(name="stranger", arrivals=ClosedLoop(concurrency=1), requests=1), shape, seed=42)
+    after = loading.endpoint.scrape()
+    assert before is not None and between is not None and after is not None
+    assert counted_otherwise(ours, [before, between]) == []
+    assert any("someone else uses it" in reason for reason in counted_otherwise(ours, [before, after]))
+
+
+@pytest.mark.engine
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("loading", ["real"], indirect=True)
+def test_two_clients_get_from_an_engine_what_one_does(loading: Loading) -> None:
+    two = replace(loading, loader=HttpLoader(clients=2))
+    records = two.records(CLOSED, seed=51)
+    assert unusable(CLOSED, records) == ()
+    asked = sorted((r.asked_prompt_tokens, r.asked_output_tokens) for r in records)
+    assert asked == sorted((r.asked_prompt_tokens, r.asked_output_tokens) for r in loading.records(CLOSED, seed=51))
