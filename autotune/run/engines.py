@@ -30,7 +30,6 @@ class EngineKit:
 
     options: SearchOptions
     known_flags: frozenset[str] = frozenset()
-    vocabulary: int | None = None
 
     def devices(self, gpu_ids: Sequence[str]) -> tuple[str, ...]:
         """What Ray gave this actor. A CPU engine's device is the machine itself."""

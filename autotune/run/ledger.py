@@ -64,12 +64,6 @@ class Ledger:
     def gpu_s(self) -> float:
         return sum(record.gpu_s for record in self.records)
 
-    def settled(self) -> int:
-        """Trials that count against the budget: those with an answer, infeasible ones included."""
-        return len(
-            {r.trial for r in self.records if verdict_name(r.verdict) in ("measured", "infeasible", "dominated")}
-        )
-
     def gpu_s_left(self) -> float | None:
         limit = self.problem.budget.gpu_s
         return None if limit is None else max(0.0, limit - self.gpu_s)

@@ -35,9 +35,6 @@ class Recorder:
         """The outcome of an attempt, once; None when its actor died before it could hand over."""
         return self.outcomes.pop((trial, attempt), None)
 
-    def ready(self) -> bool:
-        return True
-
 
 class Delivered:
     """An outcome with what belongs on disk beside it. `files`: name -> content, cut to `MAX_LOG_BYTES`."""

@@ -30,6 +30,9 @@ class Launcher(Protocol):
 class Loader(Protocol):
     """Runs one rung of load against an endpoint, as blocks of about a second.
 
+    Blocks rather than single records: a trial must be looked at once a second, also
+    while no request ends.
+
     Prompts derive from `seed` (and the rung's name) alone. Closing the iterator early cancels every request in
     flight within two seconds. Failed requests come as records with an `error`.
     """

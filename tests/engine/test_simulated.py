@@ -140,7 +140,7 @@ def test_the_time_scale_turns_simulated_seconds_into_real_ones() -> None:
 
 def test_launcher_and_loader_travel_to_other_processes() -> None:
     pair = (SimulatedLauncher(time_scale=0.5), SimulatedLoader(noise=0.02))
-    assert pickle.loads(pickle.dumps(pair)) == pair
+    assert pickle.loads(pickle.dumps(pair)) == pair  # as Ray sends them to its actors; nothing is read from a file
 
 
 def test_the_same_seed_gives_the_same_load() -> None:
