@@ -226,3 +226,19 @@ def test_no_engine_outlives_a_killed_owner(how: str, model: str, tmp_path: Path)
     assert not listening(port)
     assert not [segment for segment in segments if segment.exists()]
     assert soon(lambda: not temporary_folder(tmp_path).exists(), 2)
+
+
+def test_engines_poll_each_other_without_sched_yield() -> None:
+    """On some kernels that starves whatever else runs on the same core, for seconds (see `wait_without_yielding`)."""
+    program = """
+import os, runpy
+runpy.run_path("autotune/engine/inside/fork_server.py")["wait_without_yielding"]()
+from vllm.distributed import utils
+calls = []
+os.sched_yield = lambda: calls.append("yield")
+utils.sched_yield()
+print(calls)
+"""
+    root = Path(__file__).parents[2]
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=root, check=True)
+    assert said.stdout.splitlines()[-1] == "[]"

@@ -11,6 +11,7 @@ left: first SIGTERM, after a few seconds SIGKILL to the engine's whole session.
 
 An engine forked here is what `python -m vllm.entrypoints.openai.api_server` would have been: session, standard files,
 environment, working folder and argv are its own, and its workers get the OpenMP threads and cores vLLM chose for them.
+One thing differs: how its processes wait for each other (`wait_without_yielding`).
 """
 
 from __future__ import annotations
@@ -74,6 +75,18 @@ def import_all() -> list[str]:
         except ImportError as error:
             skipped.append(f"{name}: {error}"[:200])
     return skipped
+
+
+def wait_without_yielding() -> None:
+    """Chooses vLLM's other way to poll shared memory, `time.sleep(0)`, which it uses on Pythons before 3.11.1.
+
+    Engine core and worker poll each other with sched_yield, some 100,000 times a second. Linux kernels that have commit
+    b3d99f43c72b (sched/fair: Fix zero_vruntime tracking) without its fix 1319ea57529e then leave other tasks of that
+    core waiting: API server and load client, on few cores, for up to 4 s (docs/measurement.md).
+    """
+    utils = importlib.import_module("vllm.distributed.utils")
+    if hasattr(utils, "USE_SCHED_YIELD"):
+        utils.USE_SCHED_YIELD = False
 
 
 def keep_openmp_choice() -> None:
@@ -226,6 +239,8 @@ def main() -> None:
     torch_threads = torch.get_num_threads()
     torch.set_num_threads(1)  # an OpenMP pool that existed before a fork hangs the child
     skipped = import_all()
+    with contextlib.suppress(ImportError):  # then this vLLM has it somewhere else: it waits as it always did
+        wait_without_yielding()
     gc.collect()
     gc.freeze()
     answer({"ready": round(time.monotonic() - began, 2), "torch_threads": torch_threads, "skipped": skipped})
