@@ -352,7 +352,17 @@ def test_five_hundred_requests_are_measured_in_a_few_milliseconds() -> None:
 
 def test_every_metric_of_a_measurement_can_be_filled() -> None:
     samples = [
-        EngineSample(at_s=i, running=1, waiting=0, kv_cache_usage=0.1, preemptions=0, prefix_queries=i, prefix_hits=0)
+        EngineSample(
+            at_s=i,
+            running=1,
+            waiting=0,
+            kv_cache_usage=0.1,
+            preemptions=0,
+            prefix_queries=i,
+            prefix_hits=0,
+            inter_token_s=0.01 * i,
+            inter_tokens=i,
+        )
         for i in range(3)
     ]
     shown = measured([answered(0.1 * i, cached=0) for i in range(10)], until_s=1.0, samples=samples)
