@@ -50,6 +50,7 @@ _METRIC_MEANING = {
     "goodput_rps": ("requests per second that met every per-request limit, whole engine", "1/s"),
     "goodput_rps_per_gpu": ("requests per second and GPU that met every per-request limit", "1/s"),
     "failed_share": ("failed requests / requests that ended", "share"),
+    "degenerate_share": ("answers of chats that were empty or one token repeated / those that can be judged", "share"),
     "cached_prompt_share": ("prompt tokens served from the prefix cache / prompt tokens", "share"),
     "engine_itl_mean_ms": ("mean gap between tokens as the engine itself counts it", "ms"),
     "send_lateness_p99_ms": ("how late the client sent, against its schedule, 99th percentile", "ms"),

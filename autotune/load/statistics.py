@@ -87,6 +87,7 @@ def measure(
         "e2e_p90_ms": _at(latencies.e2e_ms, 0.9),
         "e2e_p99_ms": _at(latencies.e2e_ms, 0.99),
         "failed_share": failed / len(records) if records else None,
+        "degenerate_share": _share([r.degenerate for r in finished if r.degenerate is not None]),
         "cached_prompt_share": _cached_share(finished, samples),
         "send_lateness_p99_ms": _at(np.array(lateness), 0.99),
         "running_mean": load.running_mean,
@@ -347,6 +348,10 @@ def _binned(times_s: Floats, weights: Floats, window_s: float) -> Floats:
 def _at(values: Floats, q: float) -> float | None:
     known = values[~np.isnan(values)]
     return percentile(known, q) if len(known) else None
+
+
+def _share(judged: Sequence[bool]) -> float | None:
+    return sum(judged) / len(judged) if judged else None
 
 
 def _per(value: float | None, gpus: int) -> float | None:

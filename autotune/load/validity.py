@@ -93,8 +93,17 @@ def untrustworthy(
     return tuple(reasons)
 
 
+def remarks(records: Sequence[RequestRecord]) -> tuple[str, ...]:
+    """What to know of a rung that is used all the same."""
+    found = [drifted(records)]
+    judged = [record.degenerate for record in records if record.degenerate is not None]
+    if any(judged):
+        found.append(f"{sum(judged)} of {len(judged)} answers were empty or one token over and over")
+    return tuple(remark for remark in found if remark is not None)
+
+
 def drifted(records: Sequence[RequestRecord]) -> str | None:
-    """What to know of a rung that is used all the same: prompts sent as text came out longer or shorter than planned.
+    """Prompts sent as text that came out longer or shorter than planned.
 
     Throughput counts the server's tokens either way. A tenth and what a chat template adds are to be expected
     (vllm#24937).

@@ -71,8 +71,8 @@ class Summary:
 
     Where the search confirmed its finalists, `confirmation` decides: `best` is its winner (else the baseline, if that
     keeps the limits), and `gains` are those of the winner or the nearest finalist, from the confirmation's runs alone.
-    `drift`: of the first objective, over the baseline's runs but the very first. `near_front`: off the front, but noise could have put it
-    there; empty while the noise isn't known.
+    `drift`: of the first objective, over the baseline's runs but the very first. `near_front`: off the front, but noise
+    could have put it there; empty while the noise isn't known.
     """
 
     objectives: tuple[Objective, ...]

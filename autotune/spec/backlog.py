@@ -1,4 +1,4 @@
-"""Load under which a latency measures the backlog, not the engine: everything at once, or far more clients than it takes.
+"""Load under which a latency measures the backlog and not the engine: all at once, or far more clients than it takes.
 
 Such a rung shows throughput. Its time to the first token is how long the queue was, so candidates that take more
 requests at once win by it whatever a user would wait (vllm-project/vllm#4252).

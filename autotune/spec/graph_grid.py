@@ -45,7 +45,8 @@ def off_grid(flags: Mapping[str, FlagValue], *, vllm_version: str) -> tuple[str,
     if not _graphs_by_default(flags):
         return ()
     return tuple(
-        f"{name} {size} lies between sizes that CUDA graphs are captured for, {_around(size)[0]} and {_around(size)[1]}: {_effect(name)}"
+        f"{name} {size} lies between sizes that CUDA graphs are captured for, "
+        f"{' and '.join(map(str, _around(size)))}: {_effect(name)}"
         for name in _judged(vllm_version)
         if isinstance(size := flags.get(name), int) and _is_off(size)
     )

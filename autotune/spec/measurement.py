@@ -28,6 +28,8 @@ class RequestRecord:
     """What the client asked for; output tokens of all `n` sequences together, as the server counts them."""
     about_prompt_tokens: int | None = None
     """What a prompt that was sent as text was planned to have: its tokens are the server's to make."""
+    degenerate: bool | None = None
+    """Whether the answer of a chat was empty or one token over and over; None where that can't be told."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,6 +129,7 @@ class Measurement:
     e2e_p90_ms: float | None = None
     e2e_p99_ms: float | None = None
     failed_share: float | None = None
+    degenerate_share: float | None = None
     cached_prompt_share: float | None = None
     send_lateness_p99_ms: float | None = None
     running_mean: float | None = None

@@ -22,7 +22,6 @@ from autotune.spec.workload import (
 )
 from autotune.spec.yaml_text import Document, Where
 
-
 _ENDLESS = re.compile(r"\+?\.?inf(inity)?( */s)?", re.IGNORECASE)
 
 

@@ -11,7 +11,7 @@ from typing import Literal
 from autotune.load.findable import findable_share
 from autotune.load.server_side import settled
 from autotune.load.statistics import measure
-from autotune.load.validity import drifted, untrustworthy
+from autotune.load.validity import remarks, untrustworthy
 from autotune.spec.config import EngineConfig
 from autotune.spec.endpoint import Endpoint
 from autotune.spec.measurement import EngineSample, LoadBlock, Measurement, RequestRecord, StartFacts
@@ -171,8 +171,8 @@ class _Climber:
                 if not (yield from self._rung(endpoint, rung, cancelled, stage="load", attempt=attempt)):
                     return
                 if not self.reasons:
-                    if (drift := drifted(self.requests[-1].records)) is not None:
-                        log.warning("rung %s: %s", rung.name, drift)
+                    for remark in remarks(self.requests[-1].records):
+                        log.warning("rung %s: %s", rung.name, remark)
                     break
                 log.warning("rung %s can't be used: %s", rung.name, "; ".join(self.reasons))
                 if not retries_left:

@@ -26,9 +26,11 @@ def searched(candidate: float) -> list[TrialRecord]:
 
 
 def confirmed(new: Sequence[float], old: Sequence[float]) -> list[TrialRecord]:
-    pairs = [(({"a": 1}, value), ({}, base)) for value, base in zip(new, old, strict=True)]
-    runs = [one for pair in pairs for one in pair]
-    return [run(20 + n, "confirm", flags, value) for n, (flags, value) in enumerate(runs)]
+    """In turn, each once per block."""
+    records = []
+    for block, (value, base) in enumerate(zip(new, old, strict=True)):
+        records += [run(20 + 2 * block, "confirm", {"a": 1}, value), run(21 + 2 * block, "confirm", {}, base)]
+    return records
 
 
 def test_ben_07_the_first_run_is_shown_beside_the_same_configuration_later() -> None:
