@@ -9,8 +9,8 @@ from typing import assert_never
 
 from autotune.spec.trace import Trace
 
-TEXT_MARGIN = 0.05
-"""How much longer texts may come out of the tokenizer and its chat template than was planned."""
+_TEXT_MARGIN, _TEMPLATE_TOKENS = 0.05, 64
+"""How much longer texts may come out of the tokenizer and its chat template than was planned: the larger of both."""
 
 _BLOCK_TOKENS = 16
 
@@ -225,7 +225,7 @@ class Workload:
         blocks."""
         need = self.longest_request_tokens
         if not self.exact:
-            need = math.ceil(need * (1 + TEXT_MARGIN))
+            need += max(math.ceil(need * _TEXT_MARGIN), _TEMPLATE_TOKENS)
         return -(-need // _BLOCK_TOKENS) * _BLOCK_TOKENS
 
     @property

@@ -147,6 +147,12 @@ def test_ben_04_what_is_taken_from_the_workload_leaves_room_for_texts() -> None:
     assert tight(text.notices) == []
 
 
+def test_ben_04_a_chat_template_has_room_beside_short_prompts_too() -> None:
+    requests = "requests: {prompt_tokens: 20, output_tokens: 12, api: chat}"
+    text = f"name: w\n{requests}\nrungs: [{{name: r, concurrency: 1, requests: 9}}]\n"
+    assert problem(workload=text).space.fixed["max-model-len"] == 96
+
+
 # ---------------------------------------------------------------- BEN-09
 
 
