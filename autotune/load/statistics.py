@@ -70,6 +70,7 @@ def measure(
         "total_tok_per_s_per_gpu": _per(rates.total_tok_per_s, gpus),
         "requests_per_s": rates.requests_per_s,
         "requests_per_s_per_gpu": _per(rates.requests_per_s, gpus),
+        "offered_rps": _offered_rps(rung, records),
         "goodput_rps": rates.goodput_rps,
         "goodput_rps_per_gpu": _per(rates.goodput_rps, gpus),
         "ttft_p50_ms": _at(latencies.ttft_ms, 0.5),
@@ -352,6 +353,15 @@ def _at(values: Floats, q: float) -> float | None:
 
 def _share(judged: Sequence[bool]) -> float | None:
     return sum(judged) / len(judged) if judged else None
+
+
+def _offered_rps(rung: Rung, records: Sequence[RequestRecord]) -> float | None:
+    """None for a closed loop, whose rate is the engine's, and where all requests were due at once."""
+    if isinstance(rung.arrivals, ClosedLoop) or len(records) < 2:
+        return None
+    due_s = [record.scheduled_s for record in records]
+    span_s = max(due_s) - min(due_s)
+    return (len(due_s) - 1) / span_s if span_s > 0 else None
 
 
 def _per(value: float | None, gpus: int) -> float | None:

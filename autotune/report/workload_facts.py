@@ -19,6 +19,7 @@ from autotune.spec.workload import (
     ClosedLoop,
     ConstantArrivals,
     GammaArrivals,
+    GoodputSearch,
     Poisson,
     RampArrivals,
     Rung,
@@ -73,6 +74,7 @@ class WorkloadFacts:
     max_model_len: int
     exact: bool
     rungs: tuple[RungFacts, ...]
+    goodput_search: GoodputSearch | None
     warnings: tuple[str, ...]
 
 
@@ -83,6 +85,7 @@ def workload_facts(workload: Workload, *, block_tokens: int) -> WorkloadFacts:
         max_model_len=workload.model_length,
         exact=workload.exact,
         rungs=tuple(_rung(workload, rung, block_tokens) for rung in workload.rungs),
+        goodput_search=workload.goodput_search,
         warnings=tuple(_warnings(workload)),
     )
 
@@ -109,7 +112,18 @@ def workload_form(facts: WorkloadFacts) -> dict[str, Any]:
             }
             for rung in facts.rungs
         ],
+        "goodput_search": _goodput_form(facts.goodput_search) if facts.goodput_search else None,
         "warnings": list(facts.warnings),
+    }
+
+
+def _goodput_form(search: GoodputSearch) -> dict[str, Any]:
+    return {
+        "requests": search.requests,
+        "duration_s": search.duration_s,
+        "start_rps": search.start_rps,
+        "precision": search.precision,
+        "rungs": search.most_rungs,
     }
 
 

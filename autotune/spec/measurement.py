@@ -96,7 +96,9 @@ class Measurement:
 
     Throughput is per GPU unless its name says otherwise. `ttft` counts from the scheduled time in open loop and from
     the sent time in closed loop; `ttft_sent` always from the sent time. Percentiles are nearest-rank over finished
-    requests (`itl`: over tokens). `goodput_rps` counts requests that met every per-request SLO limit.
+    requests (`itl`: over tokens). `goodput_rps` counts requests that met every per-request SLO limit. Where a goodput
+    search was made, it is that of the highest rate within the SLOs, `max_rate_within_slo_rps`, and nothing else of the
+    trial's measurement comes from there. `offered_rps`: the rate at which an open loop's requests were due.
     `intervals` holds (low, high) per metric where there were enough requests to say.
     """
 
@@ -112,8 +114,10 @@ class Measurement:
     total_tok_per_s_per_gpu: float | None = None
     requests_per_s: float | None = None
     requests_per_s_per_gpu: float | None = None
+    offered_rps: float | None = None
     goodput_rps: float | None = None
     goodput_rps_per_gpu: float | None = None
+    max_rate_within_slo_rps: float | None = None
     ttft_p50_ms: float | None = None
     ttft_p90_ms: float | None = None
     ttft_p99_ms: float | None = None

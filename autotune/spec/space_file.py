@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -21,7 +21,7 @@ from autotune.spec.config import EngineConfig, FlagValue
 from autotune.spec.dimensions import Draft, draft_space, finish_space
 from autotune.spec.flag_values import FlagReader
 from autotune.spec.goals import parse_budget, parse_objectives, parse_slos
-from autotune.spec.objective import Budget
+from autotune.spec.objective import Budget, Objective, Slo
 from autotune.spec.problem import Problem
 from autotune.spec.rules import Rule
 from autotune.spec.satisfiable import RuleProblem, check_rules
@@ -169,6 +169,7 @@ def parse_problem(
     _check_rules(space, defaults, document)
     notices += _check_model_length(draft, workload, document)
     objectives, slos = parse_objectives(given.objectives, document), parse_slos(given.slos, document)
+    _check_goodput(objectives, slos, workload, document)
     notices += backlog_notices(space, workload, objectives=objectives, slos=slos, defaults=defaults)
     for notice in notices:
         log.info("%s", notice)
@@ -244,6 +245,28 @@ def _check_nothing_to_search(space: SearchSpace, pinned: tuple[str, ...], docume
         "search",
         remedy="give at least one flag two values, such as max-num-seqs: [64, 256]",
     )
+
+
+def _check_goodput(
+    objectives: Sequence[Objective], slos: Sequence[Slo], workload: Workload, document: Document
+) -> None:
+    """A goodput search needs limits that a high rate breaks; its figure needs a goodput search."""
+    metric = "max_rate_within_slo_rps"
+    searched = workload.goodput_search is not None
+    for section, wanted in (("objectives", [o.metric for o in objectives]), ("slos", [slo.metric for slo in slos])):
+        if metric in wanted and not searched:
+            raise document.error(
+                f"{metric} is what a goodput search finds, and workload {workload.name} makes none",
+                section,
+                metric,
+                remedy="add `goodput_search: {requests: 100}` to the workload, or take another metric",
+            )
+    if searched and not any(not slo.at_least for slo in slos):
+        raise document.error(
+            f"workload {workload.name} searches the highest rate within the SLOs, and there is no limit it could break",
+            "slos",
+            remedy="add one, such as ttft_p99: 2 s, or take `goodput_search` out of the workload",
+        )
 
 
 def _check_model_length(draft: Draft, workload: Workload, document: Document) -> tuple[str, ...]:

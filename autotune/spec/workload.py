@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import assert_never
 
 from autotune.spec.trace import Trace
@@ -192,10 +192,40 @@ class Rung:
         return clients >= self.requests > 1 and self.duration_s == 0
 
 
+GOODPUT_RUNGS = "goodput "
+"""What the names of a goodput search's rungs begin with."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GoodputSearch:
+    """How the highest rate within the SLOs is looked for in one engine: rung after rung at rates that its own answers
+    suggest (`autotune.trial.goodput`). A rung lasts as `Rung` says.
+
+    `arrivals` at which the rungs come, their rate left open; `start_rps` None: from what the reference rung showed.
+    It ends once the rate is known to within `precision` (0.1: 10 %) or after `most_rungs`.
+    """
+
+    arrivals: Poisson | GammaArrivals | ConstantArrivals = Poisson(rate_rps=1.0)
+    requests: int = 100
+    duration_s: float = 0.0
+    start_rps: float | None = None
+    precision: float = 0.1
+    most_rungs: int = 12
+
+    def rung(self, number: int, rate_rps: float) -> Rung:
+        """The `number`th, from 1."""
+        return Rung(
+            name=f"{GOODPUT_RUNGS}{number}",
+            arrivals=replace(self.arrivals, rate_rps=rate_rps),
+            requests=self.requests,
+            duration_s=self.duration_s,
+        )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
     """`shapes` are mixed by their `share`s; with a `trace` there are none. `reference_rungs` name the rungs that every
-    trial is compared on; trial-level columns come from the last of them."""
+    trial is compared on; trial-level columns come from the last of them, but for what `goodput_search` finds."""
 
     name: str
     shapes: tuple[RequestShape, ...]
@@ -203,6 +233,7 @@ class Workload:
     reference_rungs: tuple[str, ...]
     warm_up_requests: int = 8
     trace: Trace | None = None
+    goodput_search: GoodputSearch | None = None
 
     @property
     def longest_request_tokens(self) -> int:
