@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -20,6 +21,8 @@ from autotune.spec.workload import (
     TraceArrivals,
 )
 from autotune.spec.yaml_text import Document, Where
+
+_ENDLESS = re.compile(r"\+?\.?inf(inity)?( */s)?", re.IGNORECASE)
 
 
 class RungText(Strict):
@@ -75,6 +78,8 @@ def _arrivals(given: RungText, document: Document, where: Where, trace: Trace | 
     if given.concurrency is not None:
         _refuse(given, document, where, "arrivals", unless=False, only="a rate")
         return ClosedLoop(concurrency=given.concurrency)
+    if _ENDLESS.fullmatch(str(given.rate).strip()):
+        return _all_at_once(given, document, where)
     if isinstance(given.rate, list):
         return _ramp(given, document, where)
     rate = read_rate(given.rate, document, (*where, "rate"))
@@ -89,6 +94,21 @@ def _arrivals(given: RungText, document: Document, where: Where, trace: Trace | 
             return GammaArrivals(rate_rps=rate, burstiness=given.burstiness)
         case _:
             return Poisson(rate_rps=rate)
+
+
+def _all_at_once(given: RungText, document: Document, where: Where) -> ClosedLoop:
+    """What `vllm bench serve --request-rate inf` sends: a client for each request, none of which sends another."""
+    for key in ("arrivals", "burstiness", "duration"):
+        _refuse(given, document, where, key, unless=False, only="a finite rate")
+    if given.requests is None:
+        raise document.error(
+            "at this rate all requests are sent at once, so it must be said how many they are",
+            *where,
+            "rate",
+            value=given.rate,
+            remedy="add for example requests: 1000",
+        )
+    return ClosedLoop(concurrency=given.requests)
 
 
 def _trace_arrivals(given: RungText, document: Document, where: Where, trace: Trace | None) -> TraceArrivals:

@@ -9,6 +9,11 @@ from typing import assert_never
 
 from autotune.spec.trace import Trace
 
+_TEXT_MARGIN, _TEMPLATE_TOKENS = 0.05, 64
+"""How much longer texts may come out of the tokenizer and its chat template than was planned: the larger of both."""
+
+_BLOCK_TOKENS = 16
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FixedLength:
@@ -180,6 +185,12 @@ class Rung:
     requests: int
     duration_s: float = 0.0
 
+    @property
+    def at_once(self) -> bool:
+        """Whether everything it sends is sent at its beginning, so that the engine works off a backlog."""
+        clients = self.arrivals.concurrency if isinstance(self.arrivals, ClosedLoop) else 0
+        return clients >= self.requests > 1 and self.duration_s == 0
+
 
 GOODPUT_RUNGS = "goodput "
 """What the names of a goodput search's rungs begin with."""
@@ -230,6 +241,23 @@ class Workload:
         if self.trace is not None:
             return self.trace.longest_request_tokens
         return max(shape.longest_tokens for shape in self.shapes)
+
+    @property
+    def exact(self) -> bool:
+        """Whether every prompt is sent as token ids, so that its length is what was asked for; a text's is what the
+        server's tokenizer and chat template make of it."""
+        if self.trace is not None:
+            return self.trace.exact
+        return not any(shape.form.chat for shape in self.shapes)
+
+    @property
+    def model_length(self) -> int:
+        """The max-model-len to give an engine: the longest request, with a margin where prompts are texts, in whole
+        blocks."""
+        need = self.longest_request_tokens
+        if not self.exact:
+            need += max(math.ceil(need * _TEXT_MARGIN), _TEMPLATE_TOKENS)
+        return -(-need // _BLOCK_TOKENS) * _BLOCK_TOKENS
 
     @property
     def mean_output_tokens(self) -> float:

@@ -9,7 +9,7 @@ from typing import Literal
 
 from autotune.load.findable import findable_share
 from autotune.load.statistics import measure
-from autotune.load.validity import untrustworthy, unusable
+from autotune.load.validity import remarks, untrustworthy, unusable
 from autotune.spec.config import EngineConfig
 from autotune.spec.endpoint import Endpoint
 from autotune.spec.measurement import Measurement, RequestRecord, StartFacts
@@ -140,6 +140,8 @@ class _Climber:
                 if not (yield from self._rung(endpoint, rung, cancelled, stage="load", attempt=attempt)):
                     return
                 if not self.reasons:
+                    for remark in remarks(self.requests[-1].records):
+                        log.warning("rung %s: %s", rung.name, remark)
                     break
                 log.warning("rung %s can't be used: %s", rung.name, "; ".join(self.reasons))
                 if not retries_left:
