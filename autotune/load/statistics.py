@@ -111,6 +111,7 @@ def measure(
         finished=len(finished),
         failed=failed,
         gpus=gpus,
+        concurrency=rung.arrivals.concurrency if isinstance(rung.arrivals, ClosedLoop) else None,
         preemptions=load.preemptions,
         intervals={name: ends for name, ends in ranges.items() if figures.get(name) is not None},
         **{name: _finite(value) for name, value in figures.items()},

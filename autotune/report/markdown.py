@@ -13,7 +13,8 @@ from autotune.report.command import quoted
 from autotune.report.environment import shown_facts
 from autotune.report.evidence import is_secret_name, one_line
 from autotune.report.numbers import duration, limit, number, percent, plural
-from autotune.report.outcome import confidence, name_of, sentence, trade_off
+from autotune.report.outcome import confidence, sentence, trade_off
+from autotune.report.stress import stress_lines
 from autotune.report.study import Study
 from autotune.report.summary import Summary
 from autotune.report.tried import Tried
@@ -80,7 +81,7 @@ def _caveats(study: Study) -> Iterator[str]:
     if summary.default_failure:
         notes.append(f"The default configuration gave no valid run ({summary.default_failure}): a finding in itself.")
         if summary.baseline:
-            notes.append(f"Gains are stated against {name_of(summary.baseline, summary)} instead.")
+            notes.append(f"Gains are stated against {summary.name_of(summary.baseline)} instead.")
     for note in notes:
         yield f"- {escaped(note, 500)}"
     yield ""
@@ -115,7 +116,7 @@ def _comparison(summary: Summary) -> Iterator[str]:
     rows.append(["meets the SLOs", *("yes" if t.meets(summary.slos) else "no" for _, t in columns), ""])
     rows.append(["GPUs", *(str(tried.config.gpus) for _, tried in columns), ""])
     rows.append(["flags", *(escaped(summary.flags_of(tried), 600) for _, tried in columns), ""])
-    against = name_of(summary.baseline, summary) if summary.baseline else "the baseline"
+    against = summary.name_of(summary.baseline) if summary.baseline else "the baseline"
     yield from _table(["", *(title for title, _ in columns), f"gain over {against}"], rows)
     if summary.gains and summary.best is not summary.baseline:
         yield f"Positive gain is better. {confidence(summary.gains[0])}"
@@ -132,7 +133,7 @@ def _confirmation(summary: Summary) -> Iterator[str]:
         yield from _drifted(summary)
         return
     yield (
-        f"The finalists and {name_of(summary.baseline, summary) if summary.baseline else 'the baseline'} "
+        f"The finalists and {summary.name_of(summary.baseline) if summary.baseline else 'the baseline'} "
         f"({plural(found.baseline_runs, 'run')}) were started cold again in random order. Only these runs are "
         f"compared; intervals hold at 95 %, in {escaped(summary.objectives[0].metric)} for all finalists together. "
         f"Conclusion: **{found.decision}**."
@@ -159,6 +160,11 @@ def _confirmation(summary: Summary) -> Iterator[str]:
             )
     header = ["trial", "runs", "objective", "gain", "interval", "gain in the search", "difference", "SLOs met"]
     yield from _table(header, rows)
+    yield "After its last run each was put under more load than its flags and the workload let come (docs/measurement.md):"
+    yield ""
+    for line in stress_lines(summary):
+        yield f"- {escaped(line, 500)}"
+    yield ""
     spreads = [f"{100 * cv:.1f} % in {escaped(metric)}" for metric, cv in found.between_run_cv.items()]
     if spreads:
         yield f"Two runs of one configuration differ by (one standard deviation) {', '.join(spreads)}."

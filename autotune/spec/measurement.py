@@ -85,7 +85,8 @@ class Measurement:
 
     Throughput is per GPU unless its name says otherwise. `ttft` counts from the scheduled time in open loop and from
     the sent time in closed loop; `ttft_sent` always from the sent time. Percentiles are nearest-rank over finished
-    requests (`itl`: over tokens). `goodput_rps` counts requests that met every per-request SLO limit.
+    requests (`itl`: over tokens). `goodput_rps` counts requests that met every per-request SLO limit. `concurrency`:
+    clients of a closed loop, None in an open one.
     `intervals` holds (low, high) per metric where there were enough requests to say.
     """
 
@@ -96,6 +97,7 @@ class Measurement:
     finished: int
     failed: int
     gpus: int
+    concurrency: int | None = None
     output_tok_per_s: float | None = None
     output_tok_per_s_per_gpu: float | None = None
     total_tok_per_s_per_gpu: float | None = None
@@ -134,7 +136,7 @@ class Measurement:
         return found
 
 
-_NOT_METRICS = {"rung", "complete", "intervals", "gpus", "requests", "finished", "failed", "duration_s"}
+_NOT_METRICS = {"rung", "complete", "intervals", "gpus", "requests", "finished", "failed", "duration_s", "concurrency"}
 METRICS: tuple[str, ...] = tuple(f.name for f in fields(Measurement) if f.name not in _NOT_METRICS)
 """Names that objectives and SLOs can use, with their unit as in the columns (`ttft_p99_ms`)."""
 

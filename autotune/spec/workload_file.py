@@ -12,7 +12,7 @@ from autotune.spec.rung_file import RungText, read_rung
 from autotune.spec.schema import validated
 from autotune.spec.shape_file import ShapeText, Strict, TraceText, read_shape, read_trace
 from autotune.spec.trace import Trace
-from autotune.spec.workload import RequestShape, Workload
+from autotune.spec.workload import STRESS, RequestShape, Workload
 from autotune.spec.yaml_text import parse_yaml
 
 
@@ -72,6 +72,15 @@ def parse_workload(text: str, *, file: object) -> Workload:
         if name in names[:place]:
             raise document.error(
                 "two rungs have the same name", "rungs", place, "name", value=name, remedy="rename one"
+            )
+        if name == STRESS:
+            raise document.error(
+                "this name is kept for the stress of the confirmation (docs/measurement.md)",
+                "rungs",
+                place,
+                "name",
+                value=name,
+                remedy="rename it",
             )
     reference = tuple(given.reference_rungs or names)
     for place, name in enumerate(reference):

@@ -133,7 +133,8 @@ def test_failures_are_grouped_by_cause_with_the_first_evidence() -> None:
 
 
 def test_a_dominated_trial_is_counted_but_neither_failure_nor_candidate() -> None:
-    stopped = Dominated(by=(0,), measurement=DEFAULT.verdict.measurement)  # type: ignore[union-attr]
+    assert DEFAULT.measurement is not None
+    stopped = Dominated(by=(0,), measurement=DEFAULT.measurement)
     summary = summarise([DEFAULT, record(1, stopped, {"a": 1})], OBJECTIVES)
     assert summary.failures == ()
     assert len(summary.tried) == 1
