@@ -274,11 +274,12 @@ class _EngineUnderLoad:
 
     @classmethod
     def of(cls, samples: Sequence[EngineSample], *, until_s: float | None) -> _EngineUnderLoad:
-        """Levels while requests were being sent; counters over all samples, the first one being their zero."""
+        """Levels while requests were being sent, but the KV cache's fullest moment wherever it was; counters over all
+        samples, the first one being their zero."""
         sending = [sample for sample in samples if until_s is None or sample.at_s <= until_s] or list(samples)
         running = [s.running for s in sending if s.running is not None]
         waiting = [s.waiting for s in sending if s.waiting is not None]
-        usage = [s.kv_cache_usage for s in sending if s.kv_cache_usage is not None]
+        usage = [s.kv_cache_usage for s in samples if s.kv_cache_usage is not None]
         preempted = [s.preemptions for s in samples if s.preemptions is not None]
         return cls(
             running_mean=sum(running) / len(running) if running else None,

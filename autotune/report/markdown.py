@@ -160,11 +160,11 @@ def _confirmation(summary: Summary) -> Iterator[str]:
             )
     header = ["trial", "runs", "objective", "gain", "interval", "gain in the search", "difference", "SLOs met"]
     yield from _table(header, rows)
-    yield "After its last run each was put under more load than its flags and the workload let come (docs/measurement.md):"
-    yield ""
-    for line in stress_lines(summary):
-        yield f"- {escaped(line, 500)}"
-    yield ""
+    if lines := stress_lines(summary):
+        yield "Then each was put under more load at once than it was measured with (docs/measurement.md):"
+        yield ""
+        yield from (f"- {escaped(line, 500)}" for line in lines)
+        yield ""
     spreads = [f"{100 * cv:.1f} % in {escaped(metric)}" for metric, cv in found.between_run_cv.items()]
     if spreads:
         yield f"Two runs of one configuration differ by (one standard deviation) {', '.join(spreads)}."

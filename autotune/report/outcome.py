@@ -7,7 +7,7 @@ from typing import assert_never
 
 from autotune.report.gain import Gain
 from autotune.report.numbers import limit, number, percent, plural
-from autotune.report.stress import fallen
+from autotune.report.stress import fallen, untested
 from autotune.report.summary import Summary
 from autotune.report.tried import Tried
 from autotune.spec.objective import Slo
@@ -82,7 +82,7 @@ def outcome(summary: Summary) -> Outcome:
 
 def sentence(summary: Summary) -> str:
     """The verdict in a few plain sentences, with how sure it is and what kept a better one from winning."""
-    return " ".join((_verdict(summary), *fallen(summary)))
+    return " ".join((_verdict(summary), *fallen(summary), *untested(summary)))
 
 
 def _verdict(summary: Summary) -> str:

@@ -257,6 +257,11 @@ def test_engine_levels_are_those_while_requests_were_being_sent() -> None:
     assert (shown.running_mean, shown.running_max, shown.waiting_max) == (6, 8, 2)
 
 
+def test_the_kv_cache_may_be_fullest_while_the_rung_drains() -> None:
+    samples = [EngineSample(at_s=float(i), kv_cache_usage=usage) for i, usage in enumerate([0.1, 0.5, 0.9, 0.0])]
+    assert measured([answered(0)], samples=samples, until_s=1.5).kv_cache_usage_max == 0.9
+
+
 def test_preemptions_are_counted_from_the_first_sample_on() -> None:
     samples = [EngineSample(at_s=i, preemptions=total) for i, total in enumerate([100.0, 100.0, 103.0])]
     assert measured([answered(0)], samples=samples).preemptions == 3
