@@ -9,7 +9,8 @@ from rich.console import Console
 from autotune.cli.output import say, show, table
 from autotune.report.evidence import one_line
 from autotune.report.numbers import duration, limit, number, percent, plural
-from autotune.report.outcome import name_of, sentence, trade_off
+from autotune.report.outcome import sentence, trade_off
+from autotune.report.stress import stress_lines
 from autotune.report.study import Study
 from autotune.report.summary import Summary
 
@@ -38,6 +39,7 @@ def show_results(console: Console, study: Study) -> None:
     _best_per_slo(console, summary)
     _gains(console, summary)
     _failures(console, summary)
+    _stress(console, summary)
     say(console)
     say(console, sentence(summary), style="bold")
     for line in trade_off(summary):
@@ -63,7 +65,7 @@ def _front(console: Console, summary: Summary) -> None:
             gain = gains.get(objective.metric)
             mean = number(tried.mean(objective.metric))
             cells.append(f"{mean} ({percent(gain.value)})" if gain and tried is not summary.baseline else mean)
-        name = name_of(tried, summary)
+        name = summary.name_of(tried)
         label = str(tried.trial) if name.startswith("trial") else f"{tried.trial} {name.removeprefix('the ')}"
         rows.append([label, *cells, "yes" if tried.meets(summary.slos) else "no"])
     metrics = [objective.metric for objective in summary.objectives]
@@ -99,9 +101,17 @@ def _gains(console: Console, summary: Summary) -> None:
         for gain in summary.gains
     ]
     say(console)
-    against = name_of(summary.baseline, summary)
+    against = summary.name_of(summary.baseline)
     title = f"Trial {summary.best.trial} against {against} (positive is better)"
     show(console, table(title, ["", against, "best", "gain", ""], rows, right=(1, 2, 3)))
+
+
+def _stress(console: Console, summary: Summary) -> None:
+    lines = stress_lines(summary)
+    if lines:
+        say(console)
+    for line in lines:
+        say(console, f"{line[0].upper()}{line[1:]}")
 
 
 def _failures(console: Console, summary: Summary) -> None:

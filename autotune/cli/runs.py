@@ -68,6 +68,7 @@ def best(
     from autotune.report.form import slo_form, tried_form
     from autotune.report.limits import limits
     from autotune.report.outcome import sentence
+    from autotune.report.stress import stress_form
     from autotune.report.study import newest_run, read_study
 
     study = read_study(run or newest_run(), slos=limits(slo) if slo else None)
@@ -81,6 +82,7 @@ def best(
                 "verdict": sentence(study.summary),
                 "slos": [slo_form(limit) for limit in study.summary.slos],
                 "best": tried_form(found, study),
+                "stress": stress_form(study.summary.stress_of(found)),
                 "argv": list(study.command(found).argv),
                 "env": dict(study.command(found).env),
             }

@@ -23,6 +23,9 @@ _CANCEL_POLL_S = 0.2
 class SimulatedLauncher:
     """Starts engines of one model on one kind of GPU. GiB are per GPU; `weights_gib` is the whole model's.
 
+    What a start allows may still be too much: each sequence that runs takes memory that the profiling run didn't
+    foresee, outside of what gpu-memory-utilization allows. An engine that has no room left for it dies under load.
+
     `time_scale`: real seconds per simulated second; 0 never sleeps. Times it reports are always the simulated ones.
     The defaults resemble a 7B model in bfloat16 on an 80 GiB GPU.
     """
@@ -33,6 +36,7 @@ class SimulatedLauncher:
     overhead_gib: float = 1.2
     activation_gib_per_1k_tokens: float = 0.35
     sampler_gib_per_1k_seqs: float = 2.4
+    unforeseen_gib_per_1k_seqs: float = 16.0
     graphs_gib: float = 0.6
     kv_mib_per_token: float = 0.0546875
     default_max_model_len: int = 4096
@@ -58,6 +62,7 @@ class SimulatedLauncher:
         if isinstance(outcome, EngineFailure):
             yield replace(outcome, after_s=start_s)
             return
+        memory = _Memory(most_seqs=self.most_seqs(config))
         yield Endpoint(
             url=f"simulated://{name}",
             api_key="",
@@ -68,7 +73,8 @@ class SimulatedLauncher:
             start_s=self.import_s + self.start_s(config),
             facts=outcome,
             scrape=_scrape,
-            failure=_failure,
+            failure=memory.failure,
+            bears=memory.bears,
         )
 
     def outcome(self, config: EngineConfig) -> StartFacts | EngineFailure:
@@ -131,11 +137,39 @@ class SimulatedLauncher:
             vllm_version="simulated",
         )
 
+    def most_seqs(self, config: EngineConfig) -> int:
+        """How many sequences can run at once before the engine dies of them."""
+        free_gib = self.gpu_gib * (1.0 - _number(config.flags, "gpu-memory-utilization", 0.9))
+        return int(max(0.0, free_gib) / self.unforeseen_gib_per_1k_seqs * 1024)
+
     def start_s(self, config: EngineConfig) -> float:
         """Simulated seconds from the imports to the first healthy answer."""
         eager = config.flags.get("enforce-eager") is True
         load_s = self.load_s_per_gib * self.weights_gib / config.gpus
         return load_s + (0.0 if eager else self.compile_s + self.graphs_s) + 2.0 * (config.gpus - 1)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Memory:
+    """Of a running engine: full once more than `most_seqs` ran at the same time."""
+
+    most_seqs: int
+    died_with: int | None = None
+
+    def bears(self, sequences: int) -> bool:
+        if self.died_with is None and sequences > self.most_seqs:
+            self.died_with = sequences
+        return self.died_with is None
+
+    def failure(self) -> EngineFailure | None:
+        if self.died_with is None:
+            return None
+        return EngineFailure(
+            stage="ready",
+            cause="oom.runtime",
+            evidence=f"out of memory with {self.died_with} sequences running, {self.most_seqs} fit",
+            exit_code=1,
+        )
 
 
 def _number(flags: Mapping[str, FlagValue], name: str, default: float) -> float:
@@ -158,7 +192,3 @@ def _wait(seconds: float, cancelled: Callable[[], bool]) -> bool:
 def _scrape() -> EngineSample:
     """An engine that answers and exports nothing."""
     return EngineSample(at_s=time.monotonic())
-
-
-def _failure() -> EngineFailure | None:
-    return None

@@ -109,7 +109,13 @@ def _verdict(row: dict[str, Any]) -> Verdict:
         case "dominated":
             return Dominated(by=tuple(row["dominated_by"]), measurement=_measurement(row, row["reference_rung"]))
         case "infeasible":
-            return Infeasible(cause=row["cause"], evidence=row["evidence"], shortfall=row["shortfall"])
+            rung = row["reference_rung"]
+            return Infeasible(
+                cause=row["cause"],
+                evidence=row["evidence"],
+                shortfall=row["shortfall"],
+                measurement=None if rung is None else _measurement(row, rung),
+            )
         case "invalid":
             return Invalid(reasons=tuple(row["reasons"]))
         case "broken":

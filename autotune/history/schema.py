@@ -86,6 +86,7 @@ _COUNTS = (
     _whole("requests", "requests that were sent", "requests"),
     _whole("finished", "requests that ended well", "requests"),
     _whole("failed", "requests that ended with an error", "requests"),
+    _whole("concurrency", "clients of a closed loop; null in an open one", "clients"),
 )
 
 

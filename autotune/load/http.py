@@ -61,7 +61,7 @@ class HttpLoader:
             rung=rung,
             seed=seed,
             vocabulary=vocabulary_of(endpoint.config.model) if self.vocabulary is None else self.vocabulary,
-            drain_limit_s=self.drain_limit_s,
+            drain_limit_s=self.drain_limit_s if rung.drain_limit_s is None else rung.drain_limit_s,
             request_timeout_s=self.request_timeout_s,
             shards=clients,
         )

@@ -4,7 +4,7 @@ Each step decodes one token for every running sequence and spends what is left o
 that wait to be read; a step's time grows with both. That is enough for the trade-offs a search meets: more sequences
 bring throughput and cost time per token, larger prefill budgets shorten the queue and stall decoding, tensor parallel
 speeds up by less than its GPUs. Nothing is preempted: a request is admitted only when its whole length fits the KV
-cache.
+cache. When more run than the engine's memory bears, it dies, and with it all that is in flight.
 """
 
 from __future__ import annotations
@@ -77,6 +77,7 @@ class _Simulation:
         key = f"{seed}/{rung.name}/{endpoint.config.key}".encode()
         self.random = np.random.default_rng(int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "little"))
         self.model, self.rung = model, rung
+        self.bears = endpoint.bears
         self.max_seqs = max(1, int(_number(flags, "max-num-seqs", 128)))
         self.max_batched = max(1, int(_number(flags, "max-num-batched-tokens", 2048)))
         self.kv_tokens = endpoint.facts.kv_cache_tokens
@@ -131,6 +132,10 @@ class _Simulation:
                 self._send(arrival_s)
                 sending, arrival_s = self.sending, self._next_due_s()
             if self.in_flight:
+                self._admit()
+                if self.bears is not None and not self.bears(self.sequences):
+                    self._lose_all()
+                    break
                 self._step()
             elif sending and arrival_s is not None:
                 self.now_s = min(arrival_s, cut_s)
@@ -174,7 +179,6 @@ class _Simulation:
             self.prefilling.append(request)
 
     def _step(self) -> None:
-        self._admit()
         decoding_sequences = self.sequences - sum(request.planned.n for request in self.prefilling)
         budget = max(1, self.max_batched - decoding_sequences)
         read: list[_Request] = []
@@ -230,6 +234,27 @@ class _Simulation:
             heapq.heappush(self.thinking, (self.now_s + planned.think_s, self.sent, following))
         elif isinstance(self.rung.arrivals, ClosedLoop):
             self._send(self.now_s)
+
+    def _lose_all(self) -> None:
+        """What is in flight when the engine dies."""
+        decoding = [request for requests in self.finishing.values() for request in requests]
+        for request in (*self.waiting, *self.prefilling, *decoding):
+            self.ended.append(
+                RequestRecord(
+                    scheduled_s=request.scheduled_s,
+                    sent_s=request.scheduled_s,
+                    first_token_s=None,
+                    done_s=None,
+                    prompt_tokens=None,
+                    output_tokens=None,
+                    error="the engine died",
+                    n=request.planned.n,
+                )
+            )
+        self.waiting.clear()
+        self.prefilling.clear()
+        self.finishing.clear()
+        self.decoding = 0
 
     def _block(self, *, sending: bool) -> LoadBlock:
         records, self.ended = tuple(self.ended), []

@@ -114,6 +114,7 @@ def measure(
         finished=len(finished),
         failed=failed,
         gpus=gpus,
+        concurrency=rung.arrivals.concurrency if isinstance(rung.arrivals, ClosedLoop) else None,
         preemptions=load.preemptions,
         intervals={name: ends for name, ends in ranges.items() if figures.get(name) is not None},
         **{name: _finite(value) for name, value in figures.items()},
@@ -277,11 +278,12 @@ class _EngineUnderLoad:
 
     @classmethod
     def of(cls, samples: Sequence[EngineSample], *, until_s: float | None) -> _EngineUnderLoad:
-        """Levels while requests were being sent; counters over all samples, the first one being their zero."""
+        """Levels while requests were being sent, but the KV cache's fullest moment wherever it was; counters over all
+        samples, the first one being their zero."""
         sending = [sample for sample in samples if until_s is None or sample.at_s <= until_s] or list(samples)
         running = [s.running for s in sending if s.running is not None]
         waiting = [s.waiting for s in sending if s.waiting is not None]
-        usage = [s.kv_cache_usage for s in sending if s.kv_cache_usage is not None]
+        usage = [s.kv_cache_usage for s in samples if s.kv_cache_usage is not None]
         inter_token_s = _gained_ratio((s.inter_token_s, s.inter_tokens) for s in samples)
         preempted = [s.preemptions for s in samples if s.preemptions is not None]
         return cls(

@@ -12,6 +12,7 @@ from typing import Any
 from autotune.report.evidence import REDACTED, is_secret_name, one_line
 from autotune.report.gain import Gain
 from autotune.report.outcome import KeepBaseline, NoneMeetsSlos, NothingValid, Switch, outcome, sentence
+from autotune.report.stress import stress_form
 from autotune.report.study import Study
 from autotune.report.summary import Summary
 from autotune.report.tried import Tried
@@ -114,12 +115,14 @@ def confirmation_form(summary: Summary) -> dict[str, Any] | None:
         "conclusion": found.decision,
         "winner": trials.get(found.winner.config.key) if found.winner else None,
         "baseline_runs": found.baseline_runs,
+        "baseline_stress": stress_form(found.baseline_stress),
         "between_run_cv": {metric: finite(cv) for metric, cv in found.between_run_cv.items()},
         "finalists": [
             {
                 "trial": trials.get(finalist.config.key),
                 "runs": finalist.runs,
                 "meets_slos": finalist.meets,
+                "stress": stress_form(finalist.stress),
                 "gains": [
                     {
                         "metric": metric,

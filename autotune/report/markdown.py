@@ -14,7 +14,8 @@ from autotune.report.command import quoted
 from autotune.report.environment import shown_facts
 from autotune.report.evidence import is_secret_name, one_line
 from autotune.report.numbers import duration, limit, number, percent, plural
-from autotune.report.outcome import confidence, name_of, sentence, trade_off
+from autotune.report.outcome import confidence, sentence, trade_off
+from autotune.report.stress import stress_lines
 from autotune.report.study import Study
 from autotune.report.summary import Summary
 from autotune.report.tried import Tried
@@ -81,9 +82,9 @@ def _caveats(study: Study) -> Iterator[str]:
     if summary.default_failure:
         notes.append(f"The default configuration gave no valid run ({summary.default_failure}): a finding in itself.")
         if summary.baseline:
-            notes.append(f"Gains are stated against {name_of(summary.baseline, summary)} instead.")
+            notes.append(f"Gains are stated against {summary.name_of(summary.baseline)} instead.")
     if summary.best is not None:
-        notes += [f"Of {name_of(summary.best, summary)}: {caution}." for caution in cautions(summary.best.runs[0])]
+        notes += [f"Of {summary.name_of(summary.best)}: {caution}." for caution in cautions(summary.best.runs[0])]
     for note in notes:
         yield f"- {escaped(note, 500)}"
     yield ""
@@ -118,7 +119,7 @@ def _comparison(summary: Summary) -> Iterator[str]:
     rows.append(["meets the SLOs", *("yes" if t.meets(summary.slos) else "no" for _, t in columns), ""])
     rows.append(["GPUs", *(str(tried.config.gpus) for _, tried in columns), ""])
     rows.append(["flags", *(escaped(summary.flags_of(tried), 600) for _, tried in columns), ""])
-    against = name_of(summary.baseline, summary) if summary.baseline else "the baseline"
+    against = summary.name_of(summary.baseline) if summary.baseline else "the baseline"
     yield from _table(["", *(title for title, _ in columns), f"gain over {against}"], rows)
     if summary.gains and summary.best is not summary.baseline:
         yield f"Positive gain is better. {confidence(summary.gains[0])}"
@@ -135,7 +136,7 @@ def _confirmation(summary: Summary) -> Iterator[str]:
         yield from _drifted(summary)
         return
     yield (
-        f"The finalists and {name_of(summary.baseline, summary) if summary.baseline else 'the baseline'} "
+        f"The finalists and {summary.name_of(summary.baseline) if summary.baseline else 'the baseline'} "
         f"({plural(found.baseline_runs, 'run')}) were started cold again in random order. Only these runs are "
         f"compared; intervals hold at 95 %, in {escaped(summary.objectives[0].metric)} for all finalists together. "
         f"Conclusion: **{found.decision}**."
@@ -162,6 +163,11 @@ def _confirmation(summary: Summary) -> Iterator[str]:
             )
     header = ["trial", "runs", "objective", "gain", "interval", "gain in the search", "difference", "SLOs met"]
     yield from _table(header, rows)
+    if lines := stress_lines(summary):
+        yield "Then each was put under more load at once than it was measured with (docs/measurement.md):"
+        yield ""
+        yield from (f"- {escaped(line, 500)}" for line in lines)
+        yield ""
     spreads = [f"{100 * cv:.1f} % in {escaped(metric)}" for metric, cv in found.between_run_cv.items()]
     if spreads:
         yield f"Two runs of one configuration differ by (one standard deviation) {', '.join(spreads)}."

@@ -7,6 +7,7 @@ from typing import assert_never
 
 from autotune.report.gain import Gain
 from autotune.report.numbers import limit, number, percent, plural
+from autotune.report.stress import fallen, untested
 from autotune.report.summary import Summary
 from autotune.report.tried import Tried
 from autotune.spec.objective import Slo
@@ -66,7 +67,8 @@ def outcome(summary: Summary) -> Outcome:
         if confirmation.winner is not None:
             return Switch(best=best, baseline=baseline, gain=first, rescues=bool(confirmation.winner.rescues))
         unclear = confirmation.decision == "no clear winner"
-        return KeepBaseline(baseline=baseline, gain=first, confirmed=True, no_clear_winner=unclear)
+        told = first if first is not None and first.confirmed else None
+        return KeepBaseline(baseline=baseline, gain=told, confirmed=True, no_clear_winner=unclear)
     if best.config.key == baseline.config.key:
         return KeepBaseline(baseline=baseline)
     if not baseline.meets(summary.slos):
@@ -79,7 +81,11 @@ def outcome(summary: Summary) -> Outcome:
 
 
 def sentence(summary: Summary) -> str:
-    """The verdict in one or two plain sentences, with how sure it is."""
+    """The verdict in a few plain sentences, with how sure it is and what kept a better one from winning."""
+    return " ".join((_verdict(summary), *fallen(summary), *untested(summary)))
+
+
+def _verdict(summary: Summary) -> str:
     decided = outcome(summary)
     match decided:
         case NothingValid(trials=trials):
@@ -90,13 +96,15 @@ def sentence(summary: Summary) -> str:
             why = "; ".join(part for part in (by, lost) if part)
             return f"No configuration met every SLO. The closest is trial {closest.trial}: {why}."
         case KeepBaseline(baseline=baseline, gain=gain, confirmed=True, no_clear_winner=unclear):
-            kept = f"{'No clear winner: keep' if unclear else 'Keep'} {name_of(baseline, summary)}"
+            kept = f"{'No clear winner: keep' if unclear else 'Keep'} {summary.name_of(baseline)}"
+            if gain is None and fallen(summary):
+                return f"{kept}."
             if gain is None:
                 return f"{kept}. The finalists' repeated runs gave nothing to compare."
             again = f"Run again, the best finalist's gain in {_first(summary)} is {percent(gain.value)}"
             return f"{kept}. {again}{_between(gain)}. {confidence(gain)}"
         case KeepBaseline(baseline=baseline, gain=gain):
-            kept = f"Keep {name_of(baseline, summary)}"
+            kept = f"Keep {summary.name_of(baseline)}"
             if gain is None:
                 return f"{kept}: nothing tried that meets the SLOs is better in {_first(summary)}."
             return (
@@ -104,7 +112,7 @@ def sentence(summary: Summary) -> str:
                 f"noise (± {100 * (gain.noise or 0):.1f} % at 95 %)."
             )
         case Switch(best=best, baseline=baseline, gain=gain, rescues=rescues):
-            where = f"{name_of(baseline, summary)}"
+            where = f"{summary.name_of(baseline)}"
             change = f"instead of {where}"
             if gain is not None:
                 change = f"{percent(gain.value)}{_between(gain)} in {_first(summary)} against {where}"
@@ -134,15 +142,6 @@ def confidence(gain: Gain | None) -> str:
                 f"Run-to-run noise explains at most ± {100 * (gain.noise or 0):.1f} % (95 %, "
                 f"{plural(gain.baseline_runs, 'baseline run')}, {plural(gain.runs, 'run')} of this one)."
             )
-
-
-def name_of(tried: Tried, summary: Summary) -> str:
-    """What a reader calls it: the default, the incumbent, or its trial number."""
-    if tried is summary.default:
-        return "the default"
-    if tried is summary.incumbent:
-        return "the incumbent"
-    return f"trial {tried.trial}"
 
 
 def trade_off(summary: Summary) -> tuple[str, ...]:

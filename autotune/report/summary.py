@@ -21,6 +21,7 @@ from autotune.search.conclusion import Conclusion, conclude
 from autotune.search.confirmation import CANDIDATE_ROLES, noise_of, this_round
 from autotune.search.dominance import front as front_of
 from autotune.search.dominance import noisy_front
+from autotune.search.survival import Survival, fallen, survival
 from autotune.spec.config import EngineConfig
 from autotune.spec.objective import Objective, Slo
 from autotune.spec.verdict import Books, Broken, Dominated, Infeasible, Invalid, Measured, verdict_name
@@ -65,7 +66,8 @@ class FirstRun:
 class Summary:
     """`baseline` is what gains are stated against: the default; where it has no valid run the incumbent, else the
     first configuration that was measured. `best` meets every SLO and is best in the first objective; None when none
-    does, and `closest` is then the configuration that misses by least. `best_by_slo` looks at each limit alone.
+    does, and `closest` is then the configuration that misses by least. `best_by_slo` looks at each limit alone. What
+    didn't survive being run again (`search.survival`) is none of these, except for the baseline.
     `verdicts` counts candidates by how their last attempt ended, `repeats` the further runs of the baseline, the
     contenders and the finalists.
 
@@ -111,6 +113,17 @@ class Summary:
         """Candidates that were tried, a retried one counted once."""
         return sum(self.verdicts.values())
 
+    def stress_of(self, tried: Tried) -> Survival | None:
+        """How it bore peak load at the end of a confirmation; None where it wasn't put under any."""
+        key = tried.config.key
+        return survival([r for r in self.records if r.config.key == key and r.role in ("screen", "confirm")])
+
+    def name_of(self, tried: Tried) -> str:
+        """What a reader calls it: the default, the incumbent, or its trial number."""
+        if tried is self.default:
+            return "the default"
+        return "the incumbent" if tried is self.incumbent else f"trial {tried.trial}"
+
     def gains_of(self, tried: Tried) -> tuple[Gain, ...]:
         """Of any configuration over the baseline; empty when there is no baseline."""
         return gains(tried, self.baseline, self.objectives) if self.baseline else ()
@@ -131,7 +144,9 @@ def summarise(
     default = _with_role(tried, "default")
     incumbent = _with_role(tried, "incumbent")
     baseline = default or incumbent or (tried[0] if tried else None)
-    meeting = [t for t in tried if t.meets(slos)]
+    out = fallen(ordered)
+    standing = [t for t in tried if t is baseline or t.config.key not in out]
+    meeting = [t for t in standing if t.meets(slos)]
     best = best_of(meeting, objectives[0])
     front = _front(tried, objectives)
     confirmation = conclude(ordered, objectives, slos) if use_confirmation else None
@@ -155,8 +170,8 @@ def summarise(
         baseline=baseline,
         front=front,
         best=best,
-        best_by_slo=tuple((slo, best_of([t for t in tried if t.meets([slo])], objectives[0])) for slo in slos),
-        closest=None if best else _closest(tried, slos),
+        best_by_slo=tuple((slo, best_of([t for t in standing if t.meets([slo])], objectives[0])) for slo in slos),
+        closest=None if best else _closest(standing, slos),
         gains=stated,
         failures=_failures(last.values()),
         spending=_spending(ordered),
@@ -174,17 +189,17 @@ def _confirmed_best(
     search alone would say."""
     if confirmation.winner is None and confirmation.baseline_meets:
         return baseline
-    chosen = confirmation.winner or next((f for f in confirmation.finalists if f.meets), None)
+    chosen = confirmation.winner or next((f for f in confirmation.finalists if f.meets and f.survived), None)
     return searched if chosen is None else next(t for t in tried if t.config.key == chosen.config.key)
 
 
 def _confirmed_gains(
     confirmation: Conclusion, records: Sequence[TrialRecord], objectives: Sequence[Objective], *, best: Tried | None
 ) -> tuple[Gain, ...]:
-    """Of the finalist that is `best`; where that is the baseline, of the one that came nearest."""
+    """Of the finalist that is `best`; where that is the baseline, of the one that came nearest and survived."""
     key = best.config.key if best else None
     kept = key == confirmation.baseline.key
-    shown = next((f for f in confirmation.finalists if kept or f.config.key == key), None)
+    shown = next((f for f in confirmation.finalists if (kept and f.survived) or f.config.key == key), None)
     runs = {t.config.key: t for t in pooled(this_round(records))}
     if shown is None or shown.config.key not in runs or confirmation.baseline.key not in runs:
         return ()

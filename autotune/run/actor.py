@@ -130,6 +130,7 @@ class TrialActor(tune.Trainable):  # type: ignore[misc]  # ray has no types
                 loader=self._engines.loader,
                 clock=self._engines.clock,
                 cancelled=self._given_up,
+                stress=task.stress,
             )
             while True:
                 self._snapshots.put(next(story))

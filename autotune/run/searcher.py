@@ -146,6 +146,7 @@ class VtuneSearcher(Searcher):  # type: ignore[misc]  # ray has no types
             attempt=attempt,
             config=suggestion.config,
             seed=self._ledger.problem.seed * 1_000_003 + traffic * 101 + attempt,
+            stress=self._is_last_confirmation(suggestion),
         )
         self._packing.start(trial_id, task.config.gpus)
         self._ledger.live[trial_id] = LiveTrial(task=task, suggestion=suggestion, since=self._ledger.clock())
@@ -153,6 +154,12 @@ class VtuneSearcher(Searcher):  # type: ignore[misc]  # ray has no types
         what += f" (attempt {attempt})" * (attempt > 1)
         self._watch(self._ledger.progress(f"trial {task.trial} starts{what}"))
         return {"task": task}
+
+    def _is_last_confirmation(self, suggestion: Suggestion) -> bool:
+        """Whether no further run of this configuration's confirmation waits to be started: then this one ends with the
+        stress, which may kill its engine."""
+        waiting = {other.config.key for other in self._waiting if other.role == "confirm"}
+        return suggestion.role == "confirm" and suggestion.config.key not in waiting
 
     # ------------------------------------------------------------ Ray tells
 

@@ -9,12 +9,16 @@ from autotune.spec.config import EngineConfig
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialTask:
-    """What one trial is to do; it travels as `{"task": ...}`, Ray Tune's config of the trial."""
+    """What one trial is to do; it travels as `{"task": ...}`, Ray Tune's config of the trial.
+
+    `stress`: its engine is to show at the end that it survives peak load.
+    """
 
     trial: int
     attempt: int
     config: EngineConfig
     seed: int
+    stress: bool = False
 
     @property
     def name(self) -> str:

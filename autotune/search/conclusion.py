@@ -16,6 +16,7 @@ from autotune.search.confirmation import (
     this_round,
     value_of,
 )
+from autotune.search.survival import Survival, survival
 from autotune.spec.config import EngineConfig
 from autotune.spec.objective import Objective, Slo
 
@@ -29,7 +30,8 @@ LEVEL = 0.95
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finalist:
     """`gains` by metric, over the baseline. `search_gains`: what the search's own runs had promised. `rescues`: limits
-    that the baseline misses and this one keeps beyond doubt."""
+    that the baseline misses and this one keeps beyond doubt. `stress`: None where it isn't known whether it survives
+    peak load."""
 
     config: EngineConfig
     runs: int
@@ -37,6 +39,12 @@ class Finalist:
     search_gains: Mapping[str, float]
     meets: bool
     rescues: tuple[Slo, ...] = ()
+    stress: Survival | None = None
+
+    @property
+    def survived(self) -> bool:
+        """True also where it isn't known."""
+        return self.stress is None or self.stress.survived
 
     def shrinkage(self, metric: str) -> float | None:
         """Confirmed gain minus the search's: what chance had added, where it is negative (the winner's curse)."""
@@ -47,8 +55,8 @@ class Finalist:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conclusion:
-    """`winner` is given with "better" only. `finalists`: best first, by their confirmed gain. `between_run_cv` by
-    metric, as estimated from all repeats."""
+    """`winner` is given with "better" only. `finalists`: best first, by their confirmed gain. `fallen`: those that
+    were better than the baseline but didn't survive. `between_run_cv` by metric, as estimated from all repeats."""
 
     decision: Decision
     baseline: EngineConfig
@@ -56,6 +64,8 @@ class Conclusion:
     baseline_meets: bool
     finalists: tuple[Finalist, ...]
     winner: Finalist | None = None
+    fallen: tuple[Finalist, ...] = ()
+    baseline_stress: Survival | None = None
     between_run_cv: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -63,8 +73,9 @@ def conclude(records: Sequence[TrialRecord], objectives: Sequence[Objective], sl
     """None where nothing was confirmed (yet).
 
     "better": a finalist keeps every limit, and the interval of its gain in the first objective lies above 0; or it
-    keeps a limit that the baseline misses, by a difference that noise doesn't explain. "keep the default": no finalist
-    is left that could be better. "no clear winner": one could be, but the interval holds 0.
+    keeps a limit that the baseline misses, by a difference that noise doesn't explain. And it isn't known to fail
+    under stress. "keep the default": no finalist is left that could be better. "no clear winner": one could be, but the
+    interval holds 0. A baseline that fails under stress keeps nobody from winning.
     """
     confirmed = this_round(records)
     baseline = baseline_of([r for r in records if r.role in CANDIDATE_ROLES])
@@ -81,8 +92,9 @@ def conclude(records: Sequence[TrialRecord], objectives: Sequence[Objective], sl
     ]
     first = objectives[0].metric
     finalists.sort(key=lambda f: -f.gains[first].gain if first in f.gains else float("inf"))
-    winner = next((f for f in finalists if f.meets and (f.rescues or _above(f, first))), None)
-    hopeful = [f for f in finalists if f.meets and (first not in f.gains or f.gains[first].high > 0)]
+    better = [f for f in finalists if f.meets and (f.rescues or _above(f, first))]
+    winner = next((f for f in better if f.survived), None)
+    hopeful = [f for f in finalists if f.meets and f.survived and (first not in f.gains or f.gains[first].high > 0)]
     return Conclusion(
         decision="better" if winner else "no clear winner" if hopeful else "keep the default",
         baseline=baseline,
@@ -90,6 +102,8 @@ def conclude(records: Sequence[TrialRecord], objectives: Sequence[Objective], sl
         baseline_meets=kept(base, slos),
         finalists=tuple(finalists),
         winner=winner,
+        fallen=tuple(f for f in better if not f.survived),
+        baseline_stress=survival(base),
         between_run_cv={o.metric: s.cv for o in objectives if (s := noise_of(records, o.metric)) is not None},
     )
 
@@ -130,6 +144,7 @@ def _finalist(
         search_gains=promised,
         meets=holds,
         rescues=tuple(rescues),
+        stress=survival(group),
     )
 
 

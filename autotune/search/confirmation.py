@@ -18,10 +18,11 @@ import numpy as np
 
 from autotune.history.record import Role, TrialRecord
 from autotune.search.comparison import Spread, spread
+from autotune.search.survival import fallen
 from autotune.spec.config import EngineConfig
 from autotune.spec.measurement import Measurement
 from autotune.spec.objective import Objective, Slo, meets
-from autotune.spec.verdict import Measured
+from autotune.spec.verdict import Infeasible, Measured
 
 PRIOR_CV, PRIOR_DF = 0.05, 4
 """Spread between runs that is assumed before any is known, and how many repeats it is worth: CPU engines and shared
@@ -130,10 +131,18 @@ def cv_of(records: Sequence[TrialRecord], metric: str) -> float:
 
 def value_of(record: TrialRecord, metric: str) -> float | None:
     """Of a measured record, if it is a number."""
-    if not isinstance(record.verdict, Measured):
-        return None
-    value = record.verdict.measurement.value(metric)
+    measurement = valid_measurement(record)
+    value = None if measurement is None else measurement.value(metric)
     return value if value is not None and math.isfinite(value) else None
+
+
+def valid_measurement(record: TrialRecord) -> Measurement | None:
+    """Of a measured record, or of one whose engine died only in the stress that came after it."""
+    match record.verdict:
+        case Measured(measurement=measurement) | Infeasible(measurement=measurement):
+            return measurement
+        case _:
+            return None
 
 
 def this_round(records: Sequence[TrialRecord]) -> list[TrialRecord]:
@@ -159,7 +168,7 @@ def contenders(
     """Configurations that kept every limit, beat the baseline and may be the best one, the best first.
 
     "May be": within two standard errors of the difference of two runs. Where some were screened, only those are ranked,
-    by their screening runs: the runs that chose them flatter them.
+    by their screening runs: the runs that chose them flatter them. What didn't survive being run again is out.
     """
     baseline = baseline_of(records)
     if baseline is None:
@@ -170,10 +179,11 @@ def contenders(
     runs: dict[str, list[TrialRecord]] = {}
     for record in screened or [r for r in records if r.role in CANDIDATE_ROLES]:
         runs.setdefault(record.config.key, []).append(record)
+    out = fallen(records)
     gains: list[tuple[float, int, EngineConfig]] = []
     for key, group in runs.items():
         values = [v for record in group if (v := value_of(record, objective.metric)) is not None and v > 0]
-        if key == baseline.key or not values or not kept(group, slos):
+        if key == baseline.key or key in out or not values or not kept(group, slos):
             continue
         gain = _log_mean(values) * (1 if objective.direction == "maximize" else -1)
         if screened or level is None or gain > level:
@@ -227,7 +237,7 @@ def blocks(
 
 def kept(group: Iterable[TrialRecord], slos: Sequence[Slo]) -> bool:
     """Whether these runs, their values averaged, keep every limit and lost no request."""
-    measurements: list[Measurement] = [r.verdict.measurement for r in group if isinstance(r.verdict, Measured)]
+    measurements = [m for record in group if (m := valid_measurement(record)) is not None]
     if not measurements or any(m.failed for m in measurements):
         return False
     if len(measurements) == 1:

@@ -30,7 +30,7 @@ from autotune.search.telling import RULE_BROKEN, Told, told
 from autotune.spec.config import EngineConfig, FlagValue
 from autotune.spec.problem import Problem
 from autotune.spec.space import Point
-from autotune.spec.verdict import Verdict, verdict_name
+from autotune.spec.verdict import Infeasible, Verdict, verdict_name
 
 SamplerName = Literal["tpe", "nsga2", "random"]
 Accept = Callable[[EngineConfig], bool]
@@ -167,8 +167,8 @@ class Study:
 
     def repeat(self, role: Role, config: EngineConfig, *, group: int | None = None) -> Suggestion:
         """One more run of a known configuration, under the next number. It is written down like a candidate, so that a
-        killed search goes on with it, but the sampler never hears of its result: it would take a point that was
-        measured ten times for ten good points. Raises ValueError for a role that candidates have."""
+        killed search goes on with it, but the sampler hears of its result only when its engine died: it would take a
+        point that was measured ten times for ten good points. Raises ValueError for a role that candidates have."""
         if role not in REPEATS:
             raise ValueError(f"{role} is no role of repeats")
         number = self.next_number
@@ -206,6 +206,8 @@ class Study:
         trial = self._trial(number)
         outcome = told(verdict, self._problem.objectives, self._problem.slos)
         if self._roles[number] in REPEATS:
+            if isinstance(verdict, Infeasible):
+                self._learn(_config(trial), outcome)
             outcome = Told(state="fail", why="a repeat")
         if (
             outcome.state == "complete"
@@ -218,6 +220,14 @@ class Study:
         trial.set_user_attr("verdict", verdict_name(verdict))
         self._close(trial, outcome)
         self._live.pop(number, None)
+
+    def _learn(self, config: EngineConfig, outcome: Told) -> None:
+        """Of an engine that died when it was run again: a point beside the one that was told when it still ran."""
+        point = locate(self._problem.space, config, self._defaults)
+        if point:
+            trial = self._new_trial(self._fixed(point))
+            choose(trial, self._problem.space)
+            self._close(trial, outcome)
 
     def abandon_running(self) -> list[int]:
         """Closes what a killed driver left open and returns its numbers, for `retry`. What the history knows a verdict
@@ -301,9 +311,7 @@ class Study:
     ) -> Suggestion:
         """Suggests `config`. Outside the space it becomes a trial without parameters: a few true ones would split
         TPE's joint model of all of them (optuna: _SearchSpaceGroup.add_distributions)."""
-        with warnings.catch_warnings(action="ignore", category=optuna.exceptions.ExperimentalWarning):
-            sampler = PartialFixedSampler(dict(point or {}), RandomSampler(seed=self._seed))
-        trial = self._new_trial(sampler)
+        trial = self._new_trial(self._fixed(point or {}))
         chosen = {} if point is None else choose(trial, self._problem.space)
         if group is not None:
             trial.set_user_attr("group", group)
@@ -334,6 +342,10 @@ class Study:
         self._roles[number] = role
         self._attempts[number] = self._attempts.get(number, 0) + 1
         self._taken.add(self._key(config))
+
+    def _fixed(self, point: Point) -> BaseSampler:
+        with warnings.catch_warnings(action="ignore", category=optuna.exceptions.ExperimentalWarning):
+            return PartialFixedSampler(dict(point), RandomSampler(seed=self._seed))
 
     def _new_trial(self, sampler: BaseSampler) -> Trial:
         self._study.sampler = sampler
@@ -391,7 +403,7 @@ class Study:
         return effective_key(config, self._defaults)
 
 
-def _config(trial: FrozenTrial) -> EngineConfig:
+def _config(trial: FrozenTrial | Trial) -> EngineConfig:
     content = json.loads(trial.user_attrs["config"])
     return EngineConfig(model=content["model"], flags=content["flags"], env=content["env"])
 

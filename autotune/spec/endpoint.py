@@ -15,7 +15,8 @@ class Endpoint:
     """`url` has no path (http://127.0.0.1:PORT). `api_key` is random per engine and never printed.
 
     `scrape()` reads the engine's metrics now; None when it doesn't answer. `failure()` is None while the engine lives
-    and the classified failure once its process has died.
+    and the classified failure once its process has died. `bears(sequences)`, of a simulated engine alone: whether
+    it lives on with so many running at once; where it says False it has died of them.
     """
 
     url: str
@@ -28,3 +29,4 @@ class Endpoint:
     facts: StartFacts
     scrape: Callable[[], EngineSample | None] = field(repr=False)
     failure: Callable[[], EngineFailure | None] = field(repr=False)
+    bears: Callable[[int], bool] | None = field(default=None, repr=False)

@@ -99,6 +99,7 @@ class Measurement:
     requests (`itl`: over tokens). `goodput_rps` counts requests that met every per-request SLO limit. Where a goodput
     search was made, it is that of the highest rate within the SLOs, `max_rate_within_slo_rps`, and nothing else of the
     trial's measurement comes from there. `offered_rps`: the rate at which an open loop's requests were due.
+    `concurrency`: clients of a closed loop, None in an open one.
     `intervals` holds (low, high) per metric where there were enough requests to say.
     """
 
@@ -109,6 +110,7 @@ class Measurement:
     finished: int
     failed: int
     gpus: int
+    concurrency: int | None = None
     output_tok_per_s: float | None = None
     output_tok_per_s_per_gpu: float | None = None
     total_tok_per_s_per_gpu: float | None = None
@@ -151,7 +153,7 @@ class Measurement:
         return found
 
 
-_NOT_METRICS = {"rung", "complete", "intervals", "gpus", "requests", "finished", "failed", "duration_s"}
+_NOT_METRICS = {"rung", "complete", "intervals", "gpus", "requests", "finished", "failed", "duration_s", "concurrency"}
 METRICS: tuple[str, ...] = tuple(f.name for f in fields(Measurement) if f.name not in _NOT_METRICS)
 """Names that objectives and SLOs can use, with their unit as in the columns (`ttft_p99_ms`)."""
 

@@ -17,11 +17,13 @@ class Measured:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Infeasible:
-    """The engine can't run with these flags. `shortfall`: missing GiB / device GiB in [0, 1]; 0 when unknown."""
+    """The engine can't run with these flags. `shortfall`: missing GiB / device GiB in [0, 1]; 0 when unknown.
+    `measurement`: of the last reference rung, where the engine died only after it, under stress."""
 
     cause: str
     evidence: str
     shortfall: float = 0.0
+    measurement: Measurement | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

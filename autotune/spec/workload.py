@@ -176,14 +176,20 @@ class RequestShape:
         return (self.prefix.tokens if self.prefix else 0) + turns * (longest(self.prompt) + longest(self.output))
 
 
+STRESS = "stress"
+"""The rung that ends the confirmation of a configuration (`trial.stress`); no workload may call one of its own so."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rung:
-    """Load lasts until `requests` were sent and `duration_s` has passed, whichever is later; then it drains."""
+    """Load lasts until `requests` were sent and `duration_s` has passed, whichever is later; then it drains, for
+    `drain_limit_s` at most (None: as long as the loader usually allows)."""
 
     name: str
     arrivals: Arrivals
     requests: int
     duration_s: float = 0.0
+    drain_limit_s: float | None = None
 
     @property
     def at_once(self) -> bool:

@@ -13,7 +13,7 @@ from autotune.spec.rung_file import RungText, read_rung
 from autotune.spec.schema import validated
 from autotune.spec.shape_file import ShapeText, Strict, TraceText, read_shape, read_trace
 from autotune.spec.trace import Trace
-from autotune.spec.workload import GOODPUT_RUNGS, RequestShape, Workload
+from autotune.spec.workload import GOODPUT_RUNGS, STRESS, RequestShape, Workload
 from autotune.spec.yaml_text import parse_yaml
 
 
@@ -78,6 +78,15 @@ def parse_workload(text: str, *, file: object) -> Workload:
         if given.goodput_search and name.startswith(GOODPUT_RUNGS):
             raise document.error(
                 "the rungs of the goodput search are called so", "rungs", place, "name", value=name, remedy="rename it"
+            )
+        if name == STRESS:
+            raise document.error(
+                "this name is kept for the stress of the confirmation (docs/measurement.md)",
+                "rungs",
+                place,
+                "name",
+                value=name,
+                remedy="rename it",
             )
     reference = tuple(given.reference_rungs or names)
     for place, name in enumerate(reference):

@@ -19,6 +19,7 @@ from autotune.spec.workload import ClosedLoop, GoodputSearch, Rung, Workload
 from autotune.trial import goodput
 from autotune.trial.rung_so_far import RungSoFar, catch_up, wait_until_idle
 from autotune.trial.seams import Launcher, Loader
+from autotune.trial.stress import stressed
 
 log = logging.getLogger(__name__)
 
@@ -71,12 +72,13 @@ def climb(
     loader: Loader,
     clock: Callable[[], float],
     cancelled: Callable[[], bool],
+    stress: bool = False,
 ) -> Generator[Snapshot, None, Outcome]:
     """Yields a snapshot about once a second and returns the outcome.
 
     `cancelled` is asked between snapshots; once it says True, the load is cancelled, the engine stopped, and the
     outcome carries what was seen up to then with verdict None. `name` names the engine's log folder; `clock` counts
-    seconds.
+    seconds. `stress`: whether the engine is to show, after its last rung, that it survives peak load (`trial.stress`).
     """
     climber = _Climber(config=config, workload=workload, slos=tuple(slos), seed=seed, loader=loader)
     began = clock()
@@ -89,6 +91,8 @@ def climb(
             case Endpoint():
                 climber.books = replace(climber.books, start_s=started.start_s)
                 yield from climber.apply_load(started, cancelled)
+                if stress and isinstance(climber.verdict, Measured):
+                    yield from climber.apply_stress(started, cancelled, measured=climber.verdict)
                 yield Snapshot(stage="stopping")
                 stopping = clock()
     if isinstance(started, Endpoint):
@@ -188,6 +192,22 @@ class _Climber:
                 goodput.Tried(rate_rps=rate, held=held and usable, measurement=self.measurements[-1], usable=usable)
             )
         return tried
+
+    def apply_stress(
+        self, endpoint: Endpoint, cancelled: Callable[[], bool], *, measured: Measured
+    ) -> Generator[Snapshot, None, None]:
+        """After all that is compared, so that it disturbs none of it, and not judged: lost requests are its finding.
+
+        An engine that dies in it keeps what it had shown before.
+        """
+        running = [m.running_max for m in self.measurements if m.running_max is not None]
+        self.workload = stressed(self.workload, self.config, seen_running=max(running, default=None))
+        if (yield from self._rung(endpoint, self.workload.reference, cancelled, stage="load")):
+            return
+        if self.verdict is measured:
+            self.verdict = None  # cut short
+        elif isinstance(self.verdict, Infeasible):
+            self.verdict = replace(self.verdict, measurement=measured.measurement)
 
     def _rung(
         self,

@@ -197,3 +197,22 @@ def test_no_more_sequences_run_than_allowed() -> None:
         running += step
         peak = max(peak, running)
     assert peak <= 8
+
+
+def test_an_engine_without_room_for_what_runs_dies_and_loses_all_that_is_in_flight() -> None:
+    endpoint = started({"gpu-memory-utilization": 0.98, "max-num-seqs": 128})
+    rung = Rung(name="r", arrivals=ClosedLoop(concurrency=160), requests=400)
+    blocks = list(SimulatedLoader()(endpoint, WORKLOAD, rung, seed=1))
+    failure = endpoint.failure()
+    assert failure is not None
+    assert (failure.cause, failure.blames_configuration) == ("oom.runtime", True)
+    assert [record.error for block in blocks for record in block.records] == ["the engine died"] * 160
+    assert blocks[-1].in_flight == 0
+
+
+def test_the_same_engine_lives_while_fewer_run() -> None:
+    endpoint = started({"gpu-memory-utilization": 0.98, "max-num-seqs": 128})
+    rung = Rung(name="r", arrivals=ClosedLoop(concurrency=64), requests=200)
+    blocks = list(SimulatedLoader()(endpoint, WORKLOAD, rung, seed=1))
+    assert endpoint.failure() is None
+    assert {record.error for block in blocks for record in block.records} == {None}

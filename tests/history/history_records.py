@@ -30,6 +30,7 @@ def measurements(draw: st.DrawFn, gpus: int = 1) -> Measurement:
         finished=draw(count),
         failed=draw(count),
         gpus=gpus,
+        concurrency=draw(st.none() | st.integers(1, 2048)),
         intervals=intervals,
         **values,  # type: ignore[arg-type]
     )
@@ -38,7 +39,13 @@ def measurements(draw: st.DrawFn, gpus: int = 1) -> Measurement:
 def verdicts(gpus: int) -> st.SearchStrategy[Verdict]:
     return st.one_of(
         st.builds(Measured, measurement=measurements(gpus)),
-        st.builds(Infeasible, cause=text, evidence=text, shortfall=st.floats(0, 1)),
+        st.builds(
+            Infeasible,
+            cause=text,
+            evidence=text,
+            shortfall=st.floats(0, 1),
+            measurement=st.none() | measurements(gpus),
+        ),
         st.builds(Dominated, by=st.lists(count, max_size=3).map(tuple), measurement=measurements(gpus)),
         st.builds(Invalid, reasons=st.lists(text, max_size=3).map(tuple)),
         st.builds(Broken, error=text, cause=text),

@@ -269,6 +269,13 @@ def test_a_server_that_counts_nothing_leaves_the_counts_unknown(server: Server) 
     assert (record.prompt_tokens, record.output_tokens, record.error, len(gaps_ms(record))) == (None, None, None, 3)
 
 
+def test_a_rungs_own_drain_limit_goes_before_the_loaders(server: Server) -> None:
+    rung = Rung(name="r", arrivals=ClosedLoop(concurrency=1), requests=1, drain_limit_s=0.3)
+    server.behaviour = "hang"
+    (record,) = records_of(load(server, rung, HttpLoader(drain_limit_s=500.0)))
+    assert record.error == "drain timeout: no end within 0.3 s after the last request was sent"
+
+
 def test_requests_that_never_end_are_counted_when_the_drain_limit_passes(server: Server) -> None:
     server.behaviour = "hang"
     rung = Rung(name="r", arrivals=ClosedLoop(concurrency=3), requests=3)

@@ -257,6 +257,11 @@ def test_engine_levels_are_those_while_requests_were_being_sent() -> None:
     assert (shown.running_mean, shown.running_max, shown.waiting_max) == (6, 8, 2)
 
 
+def test_the_kv_cache_may_be_fullest_while_the_rung_drains() -> None:
+    samples = [EngineSample(at_s=float(i), kv_cache_usage=usage) for i, usage in enumerate([0.1, 0.5, 0.9, 0.0])]
+    assert measured([answered(0)], samples=samples, until_s=1.5).kv_cache_usage_max == 0.9
+
+
 def test_preemptions_are_counted_from_the_first_sample_on() -> None:
     samples = [EngineSample(at_s=i, preemptions=total) for i, total in enumerate([100.0, 100.0, 103.0])]
     assert measured([answered(0)], samples=samples).preemptions == 3
@@ -367,8 +372,8 @@ def test_every_metric_of_a_measurement_can_be_filled() -> None:
     ]
     records = [replace(answered(0.1 * i, cached=0), degenerate=False) for i in range(10)]
     shown = measured(records, rung=OPEN, until_s=1.0, samples=samples)
-    of_several_rungs = ["max_rate_within_slo_rps"]
-    assert [f.name for f in fields(shown) if getattr(shown, f.name) is None] == of_several_rungs
+    of_closed_loops, of_several_rungs = "concurrency", "max_rate_within_slo_rps"
+    assert {f.name for f in fields(shown) if getattr(shown, f.name) is None} == {of_closed_loops, of_several_rungs}
 
 
 def test_the_degenerate_share_is_of_the_answers_that_can_be_judged() -> None:

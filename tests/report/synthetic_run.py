@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from autotune.history.record import Role, TrialRecord
@@ -11,7 +12,8 @@ from autotune.history.tables import append_rungs, append_trial
 from autotune.spec.config import EngineConfig, FlagValue
 from autotune.spec.measurement import Measurement, StartFacts
 from autotune.spec.objective import Budget, Objective, Slo
-from autotune.spec.verdict import Books, Measured, Verdict
+from autotune.spec.verdict import Books, Infeasible, Measured, Verdict
+from autotune.spec.workload import STRESS
 
 THROUGHPUT = Objective(metric="output_tok_per_s_per_gpu", direction="maximize")
 LATENCY = Objective(metric="ttft_p99_ms", direction="minimize")
@@ -79,6 +81,27 @@ def measured(
     failed: int = 0,
 ) -> TrialRecord:
     return record(trial, Measured(measurement=measurement(tok_per_s, ttft_ms, failed=failed)), flags, role=role)
+
+
+def under_stress(of: TrialRecord, *, lost: int = 0, died_of: str | None = None) -> TrialRecord:
+    """`of` with a stress of 80 requests, 40 at once, after its rung. Where the engine died 10 were answered."""
+    finished = 80 - lost if died_of is None else 10
+    stress = Measurement(
+        rung=STRESS,
+        complete=died_of is None,
+        duration_s=4.0,
+        requests=80 if died_of is None else 50,
+        finished=finished,
+        failed=lost if died_of is None else 40,
+        gpus=1,
+        concurrency=40,
+        kv_cache_usage_max=0.968,
+        preemptions=3,
+    )
+    verdict = of.verdict
+    if died_of is not None:
+        verdict = Infeasible(cause=died_of, evidence="CUDA out of memory", measurement=of.measurement)
+    return replace(of, verdict=verdict, measurements=(*of.measurements, stress))
 
 
 def write_run(

@@ -4,10 +4,11 @@ from pathlib import Path
 
 import pytest
 from markdown_it import MarkdownIt
-from synthetic_run import TTFT_SLO, measured, record, write_run
+from synthetic_run import TTFT_SLO, measured, record, under_stress, write_run
 
 from autotune.history.rundir import RunDir
 from autotune.history.tables import append_environment
+from autotune.report.form import study_form
 from autotune.report.markdown import code_block, escaped, markdown
 from autotune.report.study import read_study
 from autotune.spec.verdict import Infeasible
@@ -143,6 +144,38 @@ def test_a_confirmation_is_shown_with_its_intervals_and_what_chance_had_added(tm
     assert "Conclusion: **better**." in report
     assert "| 1 | 3 | output_tok_per_s_per_gpu | +20.0 % | +17.3 % to +22.8 % | +50.0 % | -30.0 % | yes |" in report
     assert "2 trials: 2 measured. 6 further runs repeated some of them." in report
+
+
+def test_the_stress_of_each_arm_is_a_line_of_the_report_and_a_value_of_the_answer(tmp_path: Path) -> None:
+    records = [DEFAULT, measured(1, 1500.0, 80.0, {"a": 1})]
+    for factor in (0.99, 1.0, 1.01):
+        records.append(measured(len(records), 1000.0 * factor, 50.0 * factor, role="confirm"))
+        records.append(measured(len(records), 1200.0 * factor, 60.0 * factor, {"a": 1}, role="confirm"))
+    records[-2:] = [under_stress(records[-2]), under_stress(records[-1], died_of="oom.runtime")]
+    study = read_study(write_run(tmp_path / "run", records))
+    report = markdown(study)
+    assert (
+        "- the default: stress: 40 at once, 80 requests, all answered, KV cache seen up to 97 % full, 3 preemptions\n"
+        in report
+    )
+    assert (
+        "- trial 1: stress: 40 at once, the engine died of oom.runtime (CUDA out of memory) after 10 answers, "
+        "KV cache seen up to 97 % full, 3 preemptions\n"
+    ) in report
+    assert "Conclusion: **keep the default**." in report
+    found = study_form(study)["confirmation"]
+    assert found["baseline_stress"]["survived"] is True
+    assert found["finalists"][0]["stress"] == {
+        "survived": False,
+        "died_of": "oom.runtime",
+        "concurrency": 40,
+        "requests": 50,
+        "unanswered": 40,
+        "kv_cache_usage_max": 0.968,
+        "preemptions": 3,
+        "text": "stress: 40 at once, the engine died of oom.runtime (CUDA out of memory) after 10 answers, "
+        "KV cache seen up to 97 % full, 3 preemptions",
+    }
 
 
 def test_a_run_whose_driver_died_is_called_killed(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from synthetic_run import LATENCY, OBJECTIVES, THROUGHPUT, TTFT_SLO, measured, record
+from synthetic_run import LATENCY, OBJECTIVES, THROUGHPUT, TTFT_SLO, measured, record, under_stress
 
 from autotune.history.record import TrialRecord
 from autotune.report.gain import gains
@@ -133,7 +133,8 @@ def test_failures_are_grouped_by_cause_with_the_first_evidence() -> None:
 
 
 def test_a_dominated_trial_is_counted_but_neither_failure_nor_candidate() -> None:
-    stopped = Dominated(by=(0,), measurement=DEFAULT.verdict.measurement)  # type: ignore[union-attr]
+    assert DEFAULT.measurement is not None
+    stopped = Dominated(by=(0,), measurement=DEFAULT.measurement)
     summary = summarise([DEFAULT, record(1, stopped, {"a": 1})], OBJECTIVES)
     assert summary.failures == ()
     assert len(summary.tried) == 1
@@ -245,6 +246,56 @@ def test_gains_are_those_of_the_best_also_where_neither_it_nor_the_default_is_su
     assert summary.best is not None
     assert summary.best.trial == 1
     assert summary.gains[0].value == pytest.approx(-0.1)
+
+
+def test_a_better_finalist_whose_engine_died_under_stress_leaves_the_default_and_is_said_so() -> None:
+    *records, default, candidate = confirmed(1200.0)
+    records += [under_stress(default), under_stress(candidate, died_of="oom.runtime")]
+    summary = summarise(records, OBJECTIVES)
+    assert isinstance(outcome(summary), KeepBaseline)
+    assert summary.best is summary.default
+    assert sentence(summary) == (
+        "Keep the default. Trial 1 was better (+20.0 % in output_tok_per_s_per_gpu), but its engine died of "
+        "oom.runtime under peak load: 40 requests at once."
+    )
+
+
+def test_the_next_finalist_that_survived_is_recommended_and_the_fallen_one_named() -> None:
+    *records, default, fast = confirmed(1300.0)
+    records += [under_stress(default), under_stress(fast, lost=2)]
+    second = [measured(20 + n, 1200.0 * f, 50.0, {"a": 2}, role="confirm") for n, f in enumerate((0.99, 1.0, 1.01))]
+    second[-1] = under_stress(second[-1])
+    summary = summarise(
+        [*_moved(records[2:], 10), *records[:2], measured(2, 1290.0, 50.0, {"a": 2}), *second], OBJECTIVES
+    )
+    assert summary.best is not None
+    assert summary.best.trial == 2
+    assert sentence(summary).startswith("Trial 2: +20.0 %")
+    assert sentence(summary).endswith(
+        "Trial 1 was better (+30.0 % in output_tok_per_s_per_gpu), but it left 2 requests unanswered under peak load: "
+        "40 requests at once."
+    )
+
+
+def test_a_default_that_does_not_survive_is_named_beside_the_winner() -> None:
+    *records, default, candidate = confirmed(1200.0)
+    records += [under_stress(default, died_of="oom.runtime"), under_stress(candidate)]
+    summary = summarise(records, OBJECTIVES)
+    assert isinstance(outcome(summary), Switch)
+    assert sentence(summary).endswith(
+        "The default itself did not survive: its engine died of oom.runtime under peak load: 40 requests at once."
+    )
+
+
+def test_a_winner_that_was_not_put_under_stress_is_called_untested() -> None:
+    assert sentence(summarise(confirmed(1200.0), OBJECTIVES)).endswith("Whether it survives peak load was not tested.")
+
+
+def test_what_died_under_stress_is_not_the_best_under_other_limits_either() -> None:
+    *records, default, candidate = confirmed(1200.0)
+    records += [under_stress(default), under_stress(candidate, died_of="oom.runtime")]
+    summary = summarise(records, OBJECTIVES, use_confirmation=False)
+    assert summary.best is summary.default
 
 
 def test_limits_that_the_finalists_were_not_chosen_by_leave_the_confirmation_aside() -> None:

@@ -18,7 +18,9 @@ from autotune.history.rundir import RunDir
 from autotune.run.progress import Progress
 from autotune.run.search import run_search
 from autotune.search.conclusion import conclude
-from autotune.spec.verdict import verdict_name
+from autotune.spec.config import FlagValue
+from autotune.spec.space import Choice
+from autotune.spec.verdict import Infeasible, verdict_name
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(180)]
 
@@ -163,6 +165,43 @@ def test_the_conclusion_is_drawn_from_the_confirmation(confirmed: tuple[RunDir, 
     found = conclude(read_trials(confirmed[0]), of.objectives, of.slos)
     assert found is not None
     assert found.decision == "better"
+
+
+def test_each_arm_of_a_confirmation_ends_with_a_stress_that_feeds_no_trial_column(
+    confirmed: tuple[RunDir, list[str]],
+) -> None:
+    import pandas as pd
+
+    runs = [r for r in read_trials(confirmed[0]) if r.role == "confirm" and verdict_name(r.verdict) == "measured"]
+    last = {record.config.key: record.trial for record in runs}
+    rungs, trials = (pd.read_parquet(confirmed[0].table(name)) for name in ("rungs", "trials"))
+    stress = rungs[rungs.rung == "stress"]
+    assert sorted(stress.trial) == sorted(last.values())
+    assert (stress.finished == stress.requests).all()
+    assert (stress.requests == 2 * stress.concurrency).all()
+    assert (stress.position == 1).all()
+    assert set(trials.reference_rung.dropna()) == {"steady"}
+
+
+def test_a_winner_that_dies_of_peak_load_is_not_concluded_better(tmp_path: Path) -> None:
+    """All candidates let in 96 or more at once, for whom a GPU of which 98 % are given away has no room."""
+    of = problem(trials=4)
+    dimension = replace(of.space.dimensions[0], domain=Choice(values=(112, 128)))
+    fixed: dict[str, FlagValue] = {"max-num-seqs": 4, "gpu-memory-utilization": 0.98}
+    of = replace(of, space=replace(of.space, dimensions=(dimension, *of.space.dimensions[1:]), fixed=fixed))
+    run = new_run(tmp_path / "run", of)
+    assert run_search(of, options(gpus=1), run=run, catalogue=NO_FLAGS, watch=Diary()) == "done"
+    records = read_trials(run)
+    found = conclude(records, of.objectives, of.slos)
+    assert found is not None
+    assert (found.decision, found.winner) == ("keep the default", None)
+    assert found.fallen
+    died = [r for r in records if r.role == "confirm" and isinstance(r.verdict, Infeasible)]
+    assert len(died) == len(found.finalists)
+    assert {r.verdict.cause for r in died if isinstance(r.verdict, Infeasible)} == {"oom.runtime"}
+    assert all([m.rung for m in r.measurements] == ["steady", "stress"] and r.measurement for r in died)
+    assert found.baseline_stress is not None
+    assert found.baseline_stress.survived
 
 
 def overlap(one: TrialRecord, other: TrialRecord) -> bool:

@@ -415,3 +415,17 @@ def test_a_toy_with_a_forbidden_zone_is_solved_with_few_attempts_inside_it(
         bests.append(max(v.measurement.output_tok_per_s_per_gpu or 0 for v in verdicts if isinstance(v, Measured)))
     assert sum(shares) / 2 <= 0.15
     assert sum(bests) / 2 >= 0.62 * 0.97
+
+
+def test_a_repeat_teaches_the_sampler_only_that_its_engine_died(opened: Callable[..., Study]) -> None:
+    study = opened()
+    asked = search(study, 4)
+    before = len(frozen(study))
+    study.tell(study.repeat("confirm", asked[3].config).number, OK)
+    assert [trial.state.name for trial in frozen(study)[before:]] == ["FAIL"]
+    again = study.repeat("confirm", asked[3].config)
+    study.tell(again.number, Infeasible(cause="oom.runtime", evidence="", measurement=OK.measurement))
+    taught = last(study)
+    assert (taught.state.name, taught.params, taught.constraints) == ("PRUNED", asked[3].point, {"feasible": 1.0})
+    assert study.next_number == 6
+    assert opened().next_number == 6

@@ -207,6 +207,7 @@ def test_a_traces_rung_sends_every_row_of_its_window_once(tmp_path: Path) -> Non
         (REQUESTS + "rungs: [{name: r, rate: [1 /s], duration: 4 s}]", "rungs.0.rate", "[1 /s, 8 /s]"),
         (REQUESTS + "rungs: [{name: r, rate: [1 /s, 0 /s], duration: 4 s}]", "rungs.0.rate.1", "4 /s"),
         (REQUESTS + "rungs: [{name: r, arrivals: trace}]", "rungs.0.arrivals", "add `trace:`"),
+        (REQUESTS + "rungs: [{name: stress, concurrency: 1, requests: 4}]", "rungs.0.name", "rename it"),
         (TRACE + "rungs: [{name: r, arrivals: trace, rate: 4 /s}]", "rungs.0.rate", "leave it out"),
         (TRACE.replace("t.csv", "t.csv, rows: 1") + "rungs: [{name: r, arrivals: trace}]", "rungs.0.arrivals", "rows"),
         (TRACE.replace("t.csv", "t.csv, block_tokens: 32") + RUNGS, "trace.block_tokens", "leave it out"),
