@@ -2,7 +2,7 @@
 
 `python -m benchmarks.aa_real [--quick] [--searches N]`. Each is a whole `vtune search` of this folder's space: the
 default and eight candidates that differ in vLLM's `seed` alone, which matters to nothing that is measured; rungs of
-5 s, screening and confirmation included, at most 10 minutes.
+5 s; screening and confirmation as far as a budget of 3.5 minutes lets them.
 
 - `false_better`: searches that concluded "better", of `searches`; `false_better_share` their share.
 - `trials_mean`, `wall_s_mean`: runs and seconds of a search; `between_run_cv`: the median over searches of what each
