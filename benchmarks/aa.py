@@ -13,7 +13,7 @@ engines are left out. The budget is that of the shipped space tiny-cpu, a run ta
 - `false_better_share_cv_3pct`, `power_10pct_cv_3pct`, ...: the same for engines whose runs differ by 3 and 5 %.
 - `confirmation_runs`: mean number of runs that screening and confirmation took, and `confirmation_s` their time.
 
-Real A/A searches on CPU engines are not part of this.
+Real A/A searches on CPU engines: `benchmarks.aa_real`.
 """
 
 from __future__ import annotations

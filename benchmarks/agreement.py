@@ -6,10 +6,12 @@ An engine of the tiny model runs on this machine's CPU (fork server, eager, 32 s
 engine of its own; a phase run by itself keeps the rows that the others have left:
 
 - pairs: 8 pairs of runs, interleaved, the order within a pair alternating: 400 requests of 100 prompt and 48 output
-  tokens, random tokens, fresh in every run, greedy, `ignore_eos`, streamed, closed loop of 32. Throughput is output
-  tokens over the time from the first sending to the last answer, TTFT counts from sending, TPOT from the first token to
-  the last over the tokens after the first; medians over requests. A pair's difference is ours over theirs minus 1;
-  the figure is the absolute mean over pairs, `..._noise` the half-width of its 95 % interval (Student's t).
+  tokens, random tokens, fresh in every run, greedy, `ignore_eos`, streamed, at the same rate: evenly spaced (gamma of
+  burstiness 100), a quarter of what a closed loop of 32 reaches before. The clients share the engine's cores, so at
+  full load the costlier client has the slower engine; that is the next phase's subject, not this one's. Throughput is
+  output tokens over the time from the first sending to the last answer, TTFT counts from sending, TPOT from the first
+  token to the last over the tokens after the first; medians over requests. A pair's difference is ours over theirs
+  minus 1; the figure is the absolute mean over pairs, `..._noise` the half-width of its 95 % interval (Student's t).
 - cost: CPU seconds (user + system, ours with the process that reads the records) of runs of 100 and 900 requests, two
   of each by either client, interleaved. The slope over the tokens is the cost per token, the intercept the fixed cost.
 - overload: open loop (Poisson) at twice the rate that closed loops of 32 reach right before and after. In a queue that
@@ -44,10 +46,20 @@ from autotune.load.validity import unusable
 from autotune.spec.config import EngineConfig, FlagValue
 from autotune.spec.endpoint import Endpoint
 from autotune.spec.measurement import RequestRecord
-from autotune.spec.workload import Arrivals, ClosedLoop, FixedLength, Poisson, RequestShape, Rung, Workload
+from autotune.spec.workload import (
+    Arrivals,
+    ClosedLoop,
+    FixedLength,
+    GammaArrivals,
+    Poisson,
+    RequestShape,
+    Rung,
+    Workload,
+)
 from benchmarks.result import RESULTS, Result
 
 PROMPT_TOKENS, OUTPUT_TOKENS, CONCURRENCY = 100, 48, 32
+RATE_SHARE, BURSTINESS = 0.25, 100.0
 PHASES = ("pairs", "cost", "overload")
 WORKLOAD = Workload(
     name="agreement",
@@ -151,13 +163,19 @@ def ours(endpoint: Endpoint, requests: int, *, seed: int, phase: str, arrivals: 
     )
 
 
-def theirs(endpoint: Endpoint, requests: int, *, seed: int, phase: str, folder: Path) -> Run:
+def theirs(
+    endpoint: Endpoint, requests: int, *, seed: int, phase: str, folder: Path, arrivals: GammaArrivals | None = None
+) -> Run:
     file = folder / f"{phase}-{seed}.json"
     command = [sys.executable, "-c", _VLLM_COMMAND, "bench", "serve", "--base-url", endpoint.url]
     command += ["--model", endpoint.config.model, "--served-model-name", endpoint.served_model]
     command += ["--dataset-name", "random", "--random-input-len", str(PROMPT_TOKENS)]
     command += ["--random-output-len", str(OUTPUT_TOKENS), "--num-prompts", str(requests), "--ignore-eos"]
-    command += ["--max-concurrency", str(CONCURRENCY), "--seed", str(seed), "--temperature", "0"]
+    command += ["--seed", str(seed), "--temperature", "0"]
+    if arrivals is None:
+        command += ["--max-concurrency", str(CONCURRENCY)]
+    else:
+        command += ["--request-rate", f"{arrivals.rate_rps:.6f}", "--burstiness", f"{arrivals.burstiness:g}"]
     command += ["--save-result", "--save-detailed", "--result-filename", str(file), "--disable-tqdm"]
     before_s = _cpu_s(resource.RUSAGE_CHILDREN)
     env = os.environ | {"OPENAI_API_KEY": endpoint.api_key}
@@ -192,12 +210,15 @@ def theirs(endpoint: Endpoint, requests: int, *, seed: int, phase: str, folder: 
 
 
 def pairs(endpoint: Endpoint, sizes: Sizes, folder: Path) -> Iterator[Run]:
+    full = ours(endpoint, sizes.pair_requests, seed=99, phase="pairs")
+    even = GammaArrivals(rate_rps=RATE_SHARE * full.requests_per_s, burstiness=BURSTINESS)
     for pair in range(sizes.pairs):
         for client in ("ours", "theirs") if pair % 2 == 0 else ("theirs", "ours"):
+            seed = 100 + pair
             if client == "ours":
-                yield ours(endpoint, sizes.pair_requests, seed=100 + pair, phase="pairs")
+                yield ours(endpoint, sizes.pair_requests, seed=seed, phase="pairs", arrivals=even)
             else:
-                yield theirs(endpoint, sizes.pair_requests, seed=100 + pair, phase="pairs", folder=folder)
+                yield theirs(endpoint, sizes.pair_requests, seed=seed, phase="pairs", folder=folder, arrivals=even)
 
 
 def cost(endpoint: Endpoint, sizes: Sizes, folder: Path) -> Iterator[Run]:

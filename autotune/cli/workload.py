@@ -64,6 +64,12 @@ def show_workload(
     columns = ["rung", "arrivals", "requests", "rate /s", "gap CV", *spreads, "prefix hits"]
     show(console, table("", columns, rows, right=tuple(range(2, len(columns)))))
     about = "" if facts.exact else "about "
+    if (search := facts.goodput_search) is not None:
+        say(
+            console,
+            f"Goodput search: the highest rate within the SLOs to {100 * search.precision:g} %, at most "
+            f"{search.most_rungs} rungs of {search.requests} requests each",
+        )
     say(
         console,
         f"Longest request: {about}{facts.longest_request_tokens:,} tokens, so max-model-len {facts.max_model_len:,}",

@@ -6,7 +6,7 @@ import http.client
 import json
 import time
 
-from autotune.engine.metrics import parse_metrics
+from autotune.engine.metrics import metric_sources, parse_metrics
 from autotune.spec.measurement import EngineSample
 
 
@@ -50,7 +50,16 @@ def who_answers(port: int, *, api_key: str, served_model: str) -> str | None:
 
 def scrape(port: int) -> EngineSample | None:
     """The engine's metrics now; None when it doesn't answer within 2 s."""
+    page = _metrics_page(port)
+    return None if page is None else parse_metrics(page, at_s=time.time())
+
+
+def metric_names(port: int) -> dict[str, str | None] | None:
+    """Which name each metric is read from, None for one under none of its names; None when it doesn't answer."""
+    page = _metrics_page(port)
+    return None if page is None else metric_sources(page)
+
+
+def _metrics_page(port: int) -> str | None:
     answer = get(port, "/metrics")
-    if answer is None or answer[0] != 200:
-        return None
-    return parse_metrics(answer[1], at_s=time.time())
+    return answer[1] if answer is not None and answer[0] == 200 else None

@@ -69,10 +69,11 @@ _FIGURES: dict[str, tuple[str, ...]] = {
     "compile_s": (rf"torch\.compile (?:took|takes) {_NUMBER} s",),
     "graphs_s": (rf"Graph capturing finished in {_NUMBER} secs?",),
     "graphs_gib": (rf"Graph capturing finished in [\d.]+ secs?, took {_NUMBER} Gi?B",),
+    "graphs_truncated_to": (rf"Truncating max_cudagraph_capture_size to {_NUMBER}",),
     "engine_init_s": (rf"init engine \(.*?\) took {_NUMBER} s",),
 }
 # Of several ranks' figures: the one that limits the engine (the least cache, the most of anything that is used).
-_LEAST = {"kv_cache_gib", "kv_cache_tokens", "max_concurrency"}
+_LEAST = {"kv_cache_gib", "kv_cache_tokens", "max_concurrency", "graphs_truncated_to"}
 _VERSION = re.compile(r"(?:█ +version |LLM engine \(v|vLLM API server version )(\d[\w.+]*)")
 
 
@@ -89,7 +90,7 @@ def read_facts(text: str) -> StartFacts:
                 found[name] = min(values) if name in _LEAST else max(values)
                 break
     version = _VERSION.search(text)
-    tokens = found.get("kv_cache_tokens")
+    tokens, truncated = found.get("kv_cache_tokens"), found.get("graphs_truncated_to")
     return StartFacts(
         weights_gib=found.get("weights_gib"),
         kv_cache_gib=found.get("kv_cache_gib"),
@@ -99,6 +100,7 @@ def read_facts(text: str) -> StartFacts:
         graphs_s=found.get("graphs_s"),
         graphs_gib=found.get("graphs_gib"),
         engine_init_s=found.get("engine_init_s"),
+        graphs_truncated_to=None if truncated is None else int(truncated),
         vllm_version=version[1] if version else None,
     )
 

@@ -29,6 +29,7 @@ from autotune.engine.command import (
 from autotune.engine.failure import classify
 from autotune.engine.fork_server import ForkServer, ForkServerBroken
 from autotune.engine.guard import MARK, guarding
+from autotune.engine.metrics import missing_metrics
 from autotune.engine.port import held_port, listening
 from autotune.engine.process import EngineProcess, stat_of
 from autotune.engine.start_log import compilations, read_facts
@@ -130,7 +131,7 @@ class VllmLauncher:
                 devices=devices,
                 argv=tuple(start_command(self.vllm_python, arguments)),
                 start_s=time.monotonic() - began,
-                facts=read_facts(startup.text()),
+                facts=replace(read_facts(startup.text()), metric_names=_metric_names(port)),
                 scrape=lambda: self._scrape(port, devices, startup),
                 failure=lambda: self._failure_of(process, startup),
             )
@@ -218,6 +219,16 @@ class VllmLauncher:
         for device, gib in missing.items():
             _log.warning("GPU %s still uses %.1f GiB more than before an engine that is gone", device, gib)
         _log.info("the engine was stopped in %.1f s", time.monotonic() - began)
+
+
+def _metric_names(port: int) -> str | None:
+    """For the record, as JSON; those that this vLLM has under no known name are warned of."""
+    names = api.metric_names(port)
+    if names is None:
+        return None
+    if (missing := missing_metrics(names)) is not None:
+        _log.warning("%s", missing)
+    return json.dumps(names)
 
 
 def _inductor_cache() -> str:

@@ -47,10 +47,14 @@ _METRIC_MEANING = {
     "total_tok_per_s_per_gpu": ("prompt and generated tokens per second and GPU", "tok/s"),
     "requests_per_s": ("finished requests per second, whole engine", "1/s"),
     "requests_per_s_per_gpu": ("finished requests per second and GPU", "1/s"),
+    "offered_rps": ("rate at which the requests of an open loop were due, whole engine", "1/s"),
     "goodput_rps": ("requests per second that met every per-request limit, whole engine", "1/s"),
     "goodput_rps_per_gpu": ("requests per second and GPU that met every per-request limit", "1/s"),
+    "max_rate_within_slo_rps": ("highest rate at which every limit held (goodput search), whole engine", "1/s"),
     "failed_share": ("failed requests / requests that ended", "share"),
+    "degenerate_share": ("answers of chats that were empty or one token repeated / those that can be judged", "share"),
     "cached_prompt_share": ("prompt tokens served from the prefix cache / prompt tokens", "share"),
+    "engine_itl_mean_ms": ("mean gap between tokens as the engine itself counts it", "ms"),
     "send_lateness_p99_ms": ("how late the client sent, against its schedule, 99th percentile", "ms"),
     "running_mean": ("sequences running in the engine, mean over the rung", "sequences"),
     "running_max": ("sequences running in the engine, maximum", "sequences"),
@@ -114,7 +118,9 @@ FACTS = (
     _real("graphs_s", "capture of CUDA graphs, from the start log", "s"),
     _real("graphs_gib", "memory of CUDA graphs per GPU, from the start log", "GiB"),
     _real("engine_init_s", "profiling, KV cache and warm-up inside the engine, from the start log", "s"),
+    _whole("graphs_truncated_to", "largest CUDA graph, where vLLM truncated what was asked for (start log)", "tokens"),
     _text("vllm_version", "version of vLLM, from the start log"),
+    _text("metric_names", "which of its names each engine metric was read from, null where it has none", "JSON"),
 )
 
 TRIAL_COLUMNS: tuple[Column, ...] = (

@@ -255,6 +255,8 @@ class LoadClient:
                 n=planned.n,
                 asked_prompt_tokens=None if planned.is_text else planned.prompt_tokens,
                 asked_output_tokens=planned.n * planned.output_tokens if planned.form.fixes_length else None,
+                about_prompt_tokens=planned.prompt_tokens if planned.is_text else None,
+                degenerate=answer.degenerate(said) if planned.form.chat and error is None else None,
             )
         )
         return answer if error is None else None

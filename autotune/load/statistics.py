@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -70,6 +70,7 @@ def measure(
         "total_tok_per_s_per_gpu": _per(rates.total_tok_per_s, gpus),
         "requests_per_s": rates.requests_per_s,
         "requests_per_s_per_gpu": _per(rates.requests_per_s, gpus),
+        "offered_rps": _offered_rps(rung, records),
         "goodput_rps": rates.goodput_rps,
         "goodput_rps_per_gpu": _per(rates.goodput_rps, gpus),
         "ttft_p50_ms": _at(latencies.ttft_ms, 0.5),
@@ -82,10 +83,12 @@ def measure(
         "tpot_p99_ms": _at(latencies.tpot_ms, 0.99),
         "itl_p50_ms": _at(latencies.itl_ms, 0.5),
         "itl_p99_ms": _at(latencies.itl_ms, 0.99),
+        "engine_itl_mean_ms": load.inter_token_ms,
         "e2e_p50_ms": _at(latencies.e2e_ms, 0.5),
         "e2e_p90_ms": _at(latencies.e2e_ms, 0.9),
         "e2e_p99_ms": _at(latencies.e2e_ms, 0.99),
         "failed_share": failed / len(records) if records else None,
+        "degenerate_share": _share([r.degenerate for r in finished if r.degenerate is not None]),
         "cached_prompt_share": _cached_share(finished, samples),
         "send_lateness_p99_ms": _at(np.array(lateness), 0.99),
         "running_mean": load.running_mean,
@@ -271,6 +274,7 @@ class _EngineUnderLoad:
     waiting_max: float | None = None
     kv_cache_usage_max: float | None = None
     preemptions: int | None = None
+    inter_token_ms: float | None = None
 
     @classmethod
     def of(cls, samples: Sequence[EngineSample], *, until_s: float | None) -> _EngineUnderLoad:
@@ -280,6 +284,7 @@ class _EngineUnderLoad:
         running = [s.running for s in sending if s.running is not None]
         waiting = [s.waiting for s in sending if s.waiting is not None]
         usage = [s.kv_cache_usage for s in samples if s.kv_cache_usage is not None]
+        inter_token_s = _gained_ratio((s.inter_token_s, s.inter_tokens) for s in samples)
         preempted = [s.preemptions for s in samples if s.preemptions is not None]
         return cls(
             running_mean=sum(running) / len(running) if running else None,
@@ -287,7 +292,17 @@ class _EngineUnderLoad:
             waiting_max=max(waiting, default=None),
             kv_cache_usage_max=max(usage, default=None),
             preemptions=max(0, round(preempted[-1] - preempted[0])) if preempted else None,
+            inter_token_ms=None if inter_token_s is None else 1e3 * inter_token_s,
         )
+
+
+def _gained_ratio(readings: Iterable[tuple[float | None, float | None]]) -> float | None:
+    """What the first counter gained by what the second did, from their first reading to the last; None where they
+    weren't read twice, or the second stood still."""
+    known = [(over, under) for over, under in readings if over is not None and under is not None]
+    if len(known) < 2 or known[-1][1] <= known[0][1]:
+        return None
+    return (known[-1][0] - known[0][0]) / (known[-1][1] - known[0][1])
 
 
 def _cached_share(finished: Sequence[RequestRecord], samples: Sequence[EngineSample]) -> float | None:
@@ -295,13 +310,7 @@ def _cached_share(finished: Sequence[RequestRecord], samples: Sequence[EngineSam
     told = [(r.cached_tokens, r.prompt_tokens) for r in finished if r.cached_tokens is not None and r.prompt_tokens]
     if told:
         return sum(cached for cached, _ in told) / sum(prompt for _, prompt in told)
-    counted = [(s.prefix_hits, s.prefix_queries) for s in samples if None not in (s.prefix_hits, s.prefix_queries)]
-    if len(counted) < 2:
-        return None
-    (hits_0, queries_0), (hits_1, queries_1) = counted[0], counted[-1]
-    if hits_0 is None or hits_1 is None or queries_0 is None or queries_1 is None or queries_1 <= queries_0:
-        return None
-    return (hits_1 - hits_0) / (queries_1 - queries_0)
+    return _gained_ratio((s.prefix_hits, s.prefix_queries) for s in samples)
 
 
 def _tokens(record: RequestRecord) -> int:
@@ -342,6 +351,19 @@ def _binned(times_s: Floats, weights: Floats, window_s: float) -> Floats:
 def _at(values: Floats, q: float) -> float | None:
     known = values[~np.isnan(values)]
     return percentile(known, q) if len(known) else None
+
+
+def _share(judged: Sequence[bool]) -> float | None:
+    return sum(judged) / len(judged) if judged else None
+
+
+def _offered_rps(rung: Rung, records: Sequence[RequestRecord]) -> float | None:
+    """None for a closed loop, whose rate is the engine's, and where all requests were due at once."""
+    if isinstance(rung.arrivals, ClosedLoop) or len(records) < 2:
+        return None
+    due_s = [record.scheduled_s for record in records]
+    span_s = max(due_s) - min(due_s)
+    return (len(due_s) - 1) / span_s if span_s > 0 else None
 
 
 def _per(value: float | None, gpus: int) -> float | None:

@@ -15,6 +15,8 @@ from autotune.spec.workload import ClosedLoop, Rung
 
 _CLOCK_SLACK_S = 1e-3
 _BUSY_LIMIT = 0.95
+_TEXT_DRIFT = 0.1
+_TEMPLATE_TOKENS = 64
 _OUTLIER = 10.0
 _OUTLIER_S = 0.5
 
@@ -89,6 +91,36 @@ def untrustworthy(
     if sending_until_s is not None and (trend := unsteady(rung, records, until_s=sending_until_s)) is not None:
         reasons.append(trend)
     return tuple(reasons)
+
+
+def remarks(records: Sequence[RequestRecord]) -> tuple[str, ...]:
+    """What to know of a rung that is used all the same."""
+    found = [drifted(records)]
+    judged = [record.degenerate for record in records if record.degenerate is not None]
+    if any(judged):
+        found.append(f"{sum(judged)} of {len(judged)} answers were empty or one token over and over")
+    return tuple(remark for remark in found if remark is not None)
+
+
+def drifted(records: Sequence[RequestRecord]) -> str | None:
+    """Prompts sent as text that came out longer or shorter than planned.
+
+    Throughput counts the server's tokens either way. A tenth and what a chat template adds are to be expected
+    (vllm#24937).
+    """
+    known = [
+        (record.prompt_tokens, record.about_prompt_tokens)
+        for record in records
+        if record.prompt_tokens is not None and record.about_prompt_tokens
+    ]
+    off = [(got, about) for got, about in known if abs(got - about) > _TEXT_DRIFT * about + _TEMPLATE_TOKENS]
+    if not off:
+        return None
+    got, about = max(off, key=lambda one: abs(one[0] / one[1] - 1))
+    return (
+        f"{len(off)} of {len(known)} prompts came out of the server's tokenizer with another length than planned, at "
+        f"worst {got} tokens instead of about {about} ({100 * (got / about - 1):+.0f} %)"
+    )
 
 
 def impossible_figures(measurement: Measurement) -> list[str]:

@@ -54,7 +54,7 @@ def estimate(problem: Problem, *, platform: str, devices: int | None) -> Estimat
     per_engine = mean_devices(problem.space)
     at_once = 1.0 if kind == "cpu" or devices is None else max(1.0, devices // per_engine)
     start, tpot = _START_S[kind], _TPOT_S[kind]
-    load = [sum(_rung_s(rung, problem.workload, t) for rung in problem.workload.rungs) for t in tpot]
+    load = [_load_s(problem.workload, t) for t in tpot]
     trial_s = (start[0] + _WARM_UP_S[0] + load[0], start[1] + _WARM_UP_S[1] + load[1])
     budget = problem.budget
     limits: list[Range] = [(points(problem.space) + 1, points(problem.space) + 1)]
@@ -120,6 +120,16 @@ def estimate_form(found: Estimate) -> dict[str, Any]:
         "devices_per_engine": found.devices_per_engine,
         "assumptions": list(found.assumptions),
     }
+
+
+def _load_s(workload: Workload, tpot_s: float) -> float:
+    """All rungs of a trial. A goodput search is taken to need all of its rungs, at a rate as the reference rung's."""
+    load_s = sum(_rung_s(rung, workload, tpot_s) for rung in workload.rungs)
+    if (search := workload.goodput_search) is not None:
+        reference_s = _rung_s(workload.reference, workload, tpot_s)
+        one_s = search.requests * reference_s / workload.reference.requests
+        load_s += search.most_rungs * max(one_s, search.duration_s)
+    return load_s
 
 
 def _rung_s(rung: Rung, workload: Workload, tpot_s: float) -> float:

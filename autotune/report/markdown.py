@@ -9,6 +9,7 @@ import re
 import time
 from collections.abc import Iterator, Sequence
 
+from autotune.report.cautions import cautions
 from autotune.report.command import quoted
 from autotune.report.environment import shown_facts
 from autotune.report.evidence import is_secret_name, one_line
@@ -82,6 +83,8 @@ def _caveats(study: Study) -> Iterator[str]:
         notes.append(f"The default configuration gave no valid run ({summary.default_failure}): a finding in itself.")
         if summary.baseline:
             notes.append(f"Gains are stated against {summary.name_of(summary.baseline)} instead.")
+    if summary.best is not None:
+        notes += [f"Of {summary.name_of(summary.best)}: {caution}." for caution in cautions(summary.best.runs[0])]
     for note in notes:
         yield f"- {escaped(note, 500)}"
     yield ""
@@ -173,7 +176,14 @@ def _confirmation(summary: Summary) -> Iterator[str]:
 
 
 def _drifted(summary: Summary) -> Iterator[str]:
-    drift = summary.drift
+    first, drift = summary.first_run, summary.drift
+    if first is not None:
+        yield (
+            f"The very first run had {number(first.first)} in {escaped(summary.objectives[0].metric)}, "
+            f"{plural(first.runs, 'later run')} of the same configuration {number(first.later)} on average "
+            f"({percent(first.change)}). It may have paid for empty caches, so nothing is judged by it."
+        )
+        yield ""
     if drift is None:
         return
     yield (

@@ -11,6 +11,7 @@ from autotune.report.estimate import Estimate, estimate, estimate_form, points
 from autotune.report.evidence import shown_value
 from autotune.report.form import slo_form
 from autotune.spec.catalogue import Catalogue
+from autotune.spec.graph_grid import grid_notices
 from autotune.spec.legality import Removed, legal_space
 from autotune.spec.model import ModelShape
 from autotune.spec.problem import Problem
@@ -54,12 +55,15 @@ def plan(
     if shape is not None:
         space, removed = legal_space(problem.space, shape, gpus_available=devices, file=problem.space_file)
         problem = replace(problem, space=space)
+    on = platform or catalogue.platform
+    off_grid = grid_notices(problem.space, platform=on, vllm_version=catalogue.vllm_version)
+    problem = replace(problem, notices=(*problem.notices, *off_grid))
     sized = gpu_gib is not None or "kv-cache-memory-bytes" in problem.space.fixed
     return Plan(
         problem=problem,
         catalogue=catalogue,
-        estimate=estimate(problem, platform=platform or catalogue.platform, devices=devices),
-        platform=platform or catalogue.platform,
+        estimate=estimate(problem, platform=on, devices=devices),
+        platform=on,
         removed=removed,
         capacity=capacity_table(problem, shape, gpu_gib=gpu_gib or 0.0) if shape is not None and sized else (),
         gpu_gib=gpu_gib,

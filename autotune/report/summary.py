@@ -7,6 +7,7 @@ baseline's repeats, and where there are none it is called unconfirmed rather tha
 from __future__ import annotations
 
 import math
+import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -48,6 +49,20 @@ class Spending:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FirstRun:
+    """The search's very first run beside the mean of the `runs` later ones of the same configuration, in the first
+    objective. `change`: from then to later, relative."""
+
+    first: float
+    later: float
+    runs: int
+
+    @property
+    def change(self) -> float:
+        return self.later / self.first - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
     """`baseline` is what gains are stated against: the default; where it has no valid run the incumbent, else the
     first configuration that was measured. `best` meets every SLO and is best in the first objective; None when none
@@ -58,8 +73,8 @@ class Summary:
 
     Where the search confirmed its finalists, `confirmation` decides: `best` is its winner (else the baseline, if that
     keeps the limits), and `gains` are those of the winner or the nearest finalist, from the confirmation's runs alone.
-    `drift`: of the first objective, over the baseline's runs. `near_front`: off the front, but noise could have put it
-    there; empty while the noise isn't known.
+    `drift`: of the first objective, over the baseline's runs but the very first. `near_front`: off the front, but noise
+    could have put it there; empty while the noise isn't known.
     """
 
     objectives: tuple[Objective, ...]
@@ -81,6 +96,7 @@ class Summary:
     spending: Spending
     confirmation: Conclusion | None = None
     drift: Drift | None = None
+    first_run: FirstRun | None = None
     repeats: int = 0
     near_front: tuple[Tried, ...] = ()
 
@@ -161,6 +177,7 @@ def summarise(
         spending=_spending(ordered),
         confirmation=confirmation,
         drift=_drift(baseline, objectives[0]) if baseline else None,
+        first_run=_first_run(baseline, objectives[0]) if baseline else None,
         near_front=_near_front(tried, ordered, objectives, on=front),
     )
 
@@ -197,6 +214,20 @@ def _drift(baseline: Tried, objective: Objective) -> Drift | None:
         if run.trial > 0 and run.measurement and (value := run.measurement.value(objective.metric)) is not None
     ]
     return drift([at for at, _ in valued], [value for _, value in valued])
+
+
+def _first_run(baseline: Tried, objective: Objective) -> FirstRun | None:
+    """None where the baseline wasn't what the search began with, or never ran again."""
+    valued = [
+        (run.trial, value)
+        for run in baseline.runs
+        if run.measurement and (value := run.measurement.value(objective.metric)) is not None and value > 0
+    ]
+    later = [value for trial, value in valued if trial > 0]
+    first = next((value for trial, value in valued if trial == 0), None)
+    if first is None or not later:
+        return None
+    return FirstRun(first=first, later=statistics.fmean(later), runs=len(later))
 
 
 def best_of(candidates: Sequence[Tried], objective: Objective) -> Tried | None:

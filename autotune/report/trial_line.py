@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import assert_never
 
 from autotune.history.record import TrialRecord
+from autotune.report.cautions import cautions
 from autotune.report.evidence import one_line, shown_flags
 from autotune.report.numbers import number
 from autotune.spec.measurement import Measurement
@@ -17,7 +18,7 @@ def trial_line(record: TrialRecord, objectives: Sequence[Objective]) -> str:
     """What it showed (or why it didn't) and what was tried: "2,177 output_tok_per_s_per_gpu, ...; max-num-seqs=64"."""
     match record.verdict:
         case Measured(measurement=measurement) | Dominated(measurement=measurement):
-            what = _values(measurement, objectives)
+            what = "; ".join((_values(measurement, objectives), *cautions(record)))
         case Infeasible(cause=cause, evidence=evidence):
             what = f"{one_line(cause, 60)}: {one_line(evidence, 160)}"
         case Invalid(reasons=reasons):

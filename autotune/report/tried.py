@@ -34,11 +34,12 @@ class Tried:
 
     @property
     def count(self) -> tuple[TrialRecord, ...]:
-        """The runs of its confirmation, else of its screening, else all."""
+        """The runs of its confirmation, else of its screening, else all; but the search's very first run only where it
+        is the only one, as it pays for caches that all later ones find filled."""
         for role in ("confirm", "screen"):
             if again := tuple(run for run in self.runs if run.role == role):
                 return again
-        return self.runs
+        return tuple(run for run in self.runs if run.trial > 0) or self.runs
 
     @property
     def measurements(self) -> tuple[Measurement, ...]:

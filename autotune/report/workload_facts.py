@@ -14,10 +14,12 @@ from autotune.load.prefixes import PrefixCache, SpoiledPrefix, spoiled_prefix
 from autotune.load.statistics import percentile
 from autotune.load.traffic import PlannedRequest, plan, text_of
 from autotune.report.numbers import number
+from autotune.spec.backlog import backlog
 from autotune.spec.workload import (
     ClosedLoop,
     ConstantArrivals,
     GammaArrivals,
+    GoodputSearch,
     Poisson,
     RampArrivals,
     Rung,
@@ -26,7 +28,6 @@ from autotune.spec.workload import (
 )
 
 _MOST_REQUESTS = 20_000
-_ROUNDED_TO = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,25 +67,25 @@ class RungFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadFacts:
-    """`exact`: prompts are token ids; otherwise their lengths are estimates. `max_model_len`: what the longest request
-    needs, rounded up as `from-workload` is."""
+    """`exact`: prompts are token ids; otherwise their lengths are estimates. `max_model_len`: what `from-workload`
+    gives."""
 
     longest_request_tokens: int
     max_model_len: int
     exact: bool
     rungs: tuple[RungFacts, ...]
+    goodput_search: GoodputSearch | None
     warnings: tuple[str, ...]
 
 
 def workload_facts(workload: Workload, *, block_tokens: int) -> WorkloadFacts:
     """`block_tokens`: the engine's block size, as prefix hits are whole blocks."""
-    longest = workload.longest_request_tokens
-    exact = workload.trace.exact if workload.trace else not any(shape.form.chat for shape in workload.shapes)
     return WorkloadFacts(
-        longest_request_tokens=longest,
-        max_model_len=-(-longest // _ROUNDED_TO) * _ROUNDED_TO,
-        exact=exact,
+        longest_request_tokens=workload.longest_request_tokens,
+        max_model_len=workload.model_length,
+        exact=workload.exact,
         rungs=tuple(_rung(workload, rung, block_tokens) for rung in workload.rungs),
+        goodput_search=workload.goodput_search,
         warnings=tuple(_warnings(workload)),
     )
 
@@ -111,12 +112,25 @@ def workload_form(facts: WorkloadFacts) -> dict[str, Any]:
             }
             for rung in facts.rungs
         ],
+        "goodput_search": _goodput_form(facts.goodput_search) if facts.goodput_search else None,
         "warnings": list(facts.warnings),
+    }
+
+
+def _goodput_form(search: GoodputSearch) -> dict[str, Any]:
+    return {
+        "requests": search.requests,
+        "duration_s": search.duration_s,
+        "start_rps": search.start_rps,
+        "precision": search.precision,
+        "rungs": search.most_rungs,
     }
 
 
 def shown_arrivals(rung: Rung) -> str:
     match rung.arrivals:
+        case ClosedLoop() if rung.at_once:
+            return f"all {number(rung.requests)} at once"
         case ClosedLoop(concurrency=concurrency):
             return f"{concurrency} clients"
         case Poisson(rate_rps=rate):
@@ -169,6 +183,12 @@ def _requests(workload: Workload, rung: Rung) -> Iterator[PlannedRequest]:
 
 
 def _warnings(workload: Workload) -> Iterator[str]:
+    for rung in workload.rungs:
+        if rung.name in workload.reference_rungs and (why := backlog(rung)) is not None:
+            yield (
+                f"rung {rung.name} {why}: its ttft and e2e measure how long the backlog takes (saturated), not what a "
+                "user waits. Give it a rate if a latency is to be judged by it"
+            )
     trace = workload.trace
     if trace is None:
         return

@@ -10,7 +10,7 @@ from autotune.spec.config import FlagValue
 from autotune.spec.flag import Flag, flag_from_json, flag_to_json, nearest
 from autotune.spec.flag_changes import REPLACED
 
-__all__ = ["ANSWER_CHANGING", "Catalogue", "Flag", "UnknownFlag", "answer_changing", "nearest"]
+__all__ = ["ANSWER_CHANGING", "Catalogue", "Flag", "UnknownFlag", "answer_changing", "nearest", "release"]
 
 ANSWER_CHANGING = frozenset(
     [
@@ -212,3 +212,9 @@ def _dashed(name: str) -> str:
     """ "maxNumSeqs", "max_num_seqs", "--max-num-seqs" -> "max-num-seqs"."""
     split = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", name.strip().lstrip("-"))
     return split.replace("_", "-").replace(" ", "-").lower()
+
+
+def release(version: str) -> tuple[int, ...]:
+    """ "0.32.0rc1+cpu" -> (0, 32, 0)."""
+    match = re.match(r"\d+(?:\.\d+)*", version)
+    return tuple(int(part) for part in match.group(0).split(".")) if match else ()

@@ -11,14 +11,13 @@ from autotune.spec.domains import FROM_WORKLOAD, Entry, parse_entry, parse_value
 from autotune.spec.flag import Flag
 from autotune.spec.yaml_text import Document, Where
 
-_ROUND_TO_TOKENS = 16
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlagReader:
     catalogue: Catalogue
     document: Document
-    longest_request_tokens: int
+    model_length: int
+    """What `from-workload` stands for."""
 
     def flag(self, name: str, *where: str | int, value: object = None) -> Flag:
         """The flag of this name, or UserError with the nearest spelling."""
@@ -41,17 +40,13 @@ class FlagReader:
         """One entry of `search`."""
         flag = self.flag(name, *where)
         if self.from_workload(name, given):
-            return Entry(domain=None, value=self.model_length())
+            return Entry(domain=None, value=self.model_length)
         if self.catalogue.undeclared(name):
             return parse_entry(given, _like(given, flag), self.document, where)
         return parse_entry(given, flag, self.document, where)
 
     def from_workload(self, name: str, given: object) -> bool:
         return name == "max-model-len" and given == FROM_WORKLOAD
-
-    def model_length(self) -> int:
-        """The workload's longest request, rounded up to whole blocks of 16."""
-        return -(-self.longest_request_tokens // _ROUND_TO_TOKENS) * _ROUND_TO_TOKENS
 
     def no_flag_twice(self, flags: Mapping[str, object], *where: str | int) -> None:
         """A JSON flag given whole and by its keys at once has two values."""
@@ -81,7 +76,7 @@ class FlagReader:
                 remedy="several values to try belong under `search`",
             )
         if self.from_workload(name, given):
-            return {name: self.model_length()}
+            return {name: self.model_length}
         if self.catalogue.undeclared(name):
             return {name: _scalar(given)}
         return {name: parse_value(given, flag, self.document, where)}

@@ -15,7 +15,7 @@ from autotune.spec.yaml_text import Document
 Better = Literal["higher", "lower"]
 
 _HIGHER = ("tok_per_s", "requests_per_s", "goodput", "cached_prompt_share", "max_rate_within_slo")
-_LOWER = ("ttft", "tpot", "itl", "e2e", "failed_share", "preemptions", "send_lateness", "waiting")
+_LOWER = ("ttft", "tpot", "itl", "e2e", "failed_share", "degenerate_share", "preemptions", "send_lateness", "waiting")
 _LIMIT = re.compile(r"\s*(<=|>=|<|>|≤|≥)?\s*(.+?)\s*", re.DOTALL)
 
 NAMES: Mapping[str, str] = {metric.removesuffix("_ms"): metric for metric in METRICS}

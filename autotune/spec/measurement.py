@@ -26,6 +26,10 @@ class RequestRecord:
     asked_prompt_tokens: int | None = None
     asked_output_tokens: int | None = None
     """What the client asked for; output tokens of all `n` sequences together, as the server counts them."""
+    about_prompt_tokens: int | None = None
+    """What a prompt that was sent as text was planned to have: its tokens are the server's to make."""
+    degenerate: bool | None = None
+    """Whether the answer of a chat was empty or one token over and over; None where that can't be told."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +62,9 @@ class EngineSample:
     prompt_tokens: float | None = None
     generation_tokens: float | None = None
     requests_done: float | None = None
+    inter_token_s: float | None = None
+    inter_tokens: float | None = None
+    """The engine's own gaps between tokens: their sum, and how many there were."""
     throttled_by: tuple[str, ...] = ()
     """Why a GPU of the engine runs below the clock it asks for, when the reason is heat or a fault (`engine.gpus`)."""
     compilations: tuple[str, ...] = ()
@@ -76,7 +83,11 @@ class StartFacts:
     graphs_s: float | None = None
     graphs_gib: float | None = None
     engine_init_s: float | None = None
+    graphs_truncated_to: int | None = None
+    """The largest CUDA graph, where vLLM made it smaller than it was asked for."""
     vllm_version: str | None = None
+    metric_names: str | None = None
+    """JSON: field of `EngineSample` -> the name it is read from in /metrics, null where there is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,8 +96,10 @@ class Measurement:
 
     Throughput is per GPU unless its name says otherwise. `ttft` counts from the scheduled time in open loop and from
     the sent time in closed loop; `ttft_sent` always from the sent time. Percentiles are nearest-rank over finished
-    requests (`itl`: over tokens). `goodput_rps` counts requests that met every per-request SLO limit. `concurrency`:
-    clients of a closed loop, None in an open one.
+    requests (`itl`: over tokens). `goodput_rps` counts requests that met every per-request SLO limit. Where a goodput
+    search was made, it is that of the highest rate within the SLOs, `max_rate_within_slo_rps`, and nothing else of the
+    trial's measurement comes from there. `offered_rps`: the rate at which an open loop's requests were due.
+    `concurrency`: clients of a closed loop, None in an open one.
     `intervals` holds (low, high) per metric where there were enough requests to say.
     """
 
@@ -103,8 +116,10 @@ class Measurement:
     total_tok_per_s_per_gpu: float | None = None
     requests_per_s: float | None = None
     requests_per_s_per_gpu: float | None = None
+    offered_rps: float | None = None
     goodput_rps: float | None = None
     goodput_rps_per_gpu: float | None = None
+    max_rate_within_slo_rps: float | None = None
     ttft_p50_ms: float | None = None
     ttft_p90_ms: float | None = None
     ttft_p99_ms: float | None = None
@@ -115,10 +130,12 @@ class Measurement:
     tpot_p99_ms: float | None = None
     itl_p50_ms: float | None = None
     itl_p99_ms: float | None = None
+    engine_itl_mean_ms: float | None = None
     e2e_p50_ms: float | None = None
     e2e_p90_ms: float | None = None
     e2e_p99_ms: float | None = None
     failed_share: float | None = None
+    degenerate_share: float | None = None
     cached_prompt_share: float | None = None
     send_lateness_p99_ms: float | None = None
     running_mean: float | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -20,6 +21,8 @@ from autotune.spec.workload import (
     TraceArrivals,
 )
 from autotune.spec.yaml_text import Document, Where
+
+_ENDLESS = re.compile(r"\+?\.?inf(inity)?( */s)?", re.IGNORECASE)
 
 
 class RungText(Strict):
@@ -75,9 +78,11 @@ def _arrivals(given: RungText, document: Document, where: Where, trace: Trace | 
     if given.concurrency is not None:
         _refuse(given, document, where, "arrivals", unless=False, only="a rate")
         return ClosedLoop(concurrency=given.concurrency)
+    if _ENDLESS.fullmatch(str(given.rate).strip()):
+        return _all_at_once(given, document, where)
     if isinstance(given.rate, list):
         return _ramp(given, document, where)
-    rate = _rate(given.rate, document, (*where, "rate"))
+    rate = read_rate(given.rate, document, (*where, "rate"))
     match given.arrivals:
         case "constant":
             return ConstantArrivals(rate_rps=rate)
@@ -89,6 +94,21 @@ def _arrivals(given: RungText, document: Document, where: Where, trace: Trace | 
             return GammaArrivals(rate_rps=rate, burstiness=given.burstiness)
         case _:
             return Poisson(rate_rps=rate)
+
+
+def _all_at_once(given: RungText, document: Document, where: Where) -> ClosedLoop:
+    """What `vllm bench serve --request-rate inf` sends: a client for each request, none of which sends another."""
+    for key in ("arrivals", "burstiness", "duration"):
+        _refuse(given, document, where, key, unless=False, only="a finite rate")
+    if given.requests is None:
+        raise document.error(
+            "at this rate all requests are sent at once, so it must be said how many they are",
+            *where,
+            "rate",
+            value=given.rate,
+            remedy="add for example requests: 1000",
+        )
+    return ClosedLoop(concurrency=given.requests)
 
 
 def _trace_arrivals(given: RungText, document: Document, where: Where, trace: Trace | None) -> TraceArrivals:
@@ -120,7 +140,7 @@ def _ramp(given: RungText, document: Document, where: Where) -> RampArrivals:
         raise document.error(
             "a ramp goes from one rate to another", *where, "rate", value=given.rate, remedy="write [1 /s, 8 /s]"
         )
-    first, last = (_rate(rate, document, (*where, "rate", end)) for end, rate in enumerate(given.rate))
+    first, last = (read_rate(rate, document, (*where, "rate", end)) for end, rate in enumerate(given.rate))
     over_s = _duration_s(given, document, where)
     if over_s <= 0:
         raise document.error(
@@ -139,8 +159,9 @@ def _refuse(given: RungText, document: Document, where: Where, key: str, *, unle
         raise document.error(f"`{key}` goes with {only} only", *where, key, value=value, remedy="leave it out")
 
 
-def _rate(given: object, document: Document, where: Where) -> float:
-    rate = _quantity(units.rate_per_s, given, document, where)
+def read_rate(given: object, document: Document, where: Where) -> float:
+    """Requests per second. Raises UserError."""
+    rate = quantity(units.rate_per_s, given, document, where)
     if rate <= 0:
         raise document.error("a rate must be above 0", *where, value=given, remedy="write 4 /s or so")
     return rate
@@ -149,10 +170,11 @@ def _rate(given: object, document: Document, where: Where) -> float:
 def _duration_s(given: RungText, document: Document, where: Where) -> float:
     if given.duration is None:
         return 0.0
-    return _quantity(units.duration_s, given.duration, document, (*where, "duration"))
+    return quantity(units.duration_s, given.duration, document, (*where, "duration"))
 
 
-def _quantity(parse: Any, given: object, document: Document, where: Where) -> float:
+def quantity(parse: Any, given: object, document: Document, where: Where) -> float:
+    """`parse` (of `spec.units`) with its complaint put as a UserError."""
     try:
         return float(parse(given))
     except ValueError as problem:

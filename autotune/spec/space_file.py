@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,12 +15,13 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from autotune.errors import UserError
-from autotune.spec.catalogue import Catalogue
+from autotune.spec.backlog import backlog_notices
+from autotune.spec.catalogue import Catalogue, release
 from autotune.spec.config import EngineConfig, FlagValue
 from autotune.spec.dimensions import Draft, draft_space, finish_space
 from autotune.spec.flag_values import FlagReader
 from autotune.spec.goals import parse_budget, parse_objectives, parse_slos
-from autotune.spec.objective import Budget
+from autotune.spec.objective import Budget, Objective, Slo
 from autotune.spec.problem import Problem
 from autotune.spec.rules import Rule
 from autotune.spec.satisfiable import RuleProblem, check_rules
@@ -152,7 +153,7 @@ def parse_problem(
     document = parse_yaml(sources.space_text, file=sources.space_file)
     given = validated(_Space, document)
     _check_version(given.vllm, catalogue, document)
-    reader = FlagReader(catalogue=catalogue, document=document, longest_request_tokens=workload.longest_request_tokens)
+    reader = FlagReader(catalogue=catalogue, document=document, model_length=workload.model_length)
     draft = draft_space(reader, fixed=given.fixed, env=given.env, search=given.search, bundles=given.bundles)
     dimensions, pinned, notices = finish_space(draft, reader, allow_all=allow_quality_loss, allow=allow)
     space = SearchSpace(
@@ -167,14 +168,17 @@ def parse_problem(
     defaults = catalogue.defaults()
     _check_rules(space, defaults, document)
     notices += _check_model_length(draft, workload, document)
+    objectives, slos = parse_objectives(given.objectives, document), parse_slos(given.slos, document)
+    _check_goodput(objectives, slos, workload, document)
+    notices += backlog_notices(space, workload, objectives=objectives, slos=slos, defaults=defaults)
     for notice in notices:
         log.info("%s", notice)
     budget = parse_budget(given.budget.model_dump() if given.budget else None, document)
     return Problem(
         space=space,
         workload=workload,
-        objectives=parse_objectives(given.objectives, document),
-        slos=parse_slos(given.slos, document),
+        objectives=objectives,
+        slos=slos,
         budget=_overridden(budget, changed),
         seed=given.seed if changed.seed is None else changed.seed,
         incumbent=_incumbent(given.incumbent, space, reader),
@@ -243,8 +247,31 @@ def _check_nothing_to_search(space: SearchSpace, pinned: tuple[str, ...], docume
     )
 
 
+def _check_goodput(
+    objectives: Sequence[Objective], slos: Sequence[Slo], workload: Workload, document: Document
+) -> None:
+    """A goodput search needs limits that a high rate breaks; its figure needs a goodput search."""
+    metric = "max_rate_within_slo_rps"
+    searched = workload.goodput_search is not None
+    for section, wanted in (("objectives", [o.metric for o in objectives]), ("slos", [slo.metric for slo in slos])):
+        if metric in wanted and not searched:
+            raise document.error(
+                f"{metric} is what a goodput search finds, and workload {workload.name} makes none",
+                section,
+                metric,
+                remedy="add `goodput_search: {requests: 100}` to the workload, or take another metric",
+            )
+    if searched and not any(not slo.at_least for slo in slos):
+        raise document.error(
+            f"workload {workload.name} searches the highest rate within the SLOs, and there is no limit it could break",
+            "slos",
+            remedy="add one, such as ttft_p99: 2 s, or take `goodput_search` out of the workload",
+        )
+
+
 def _check_model_length(draft: Draft, workload: Workload, document: Document) -> tuple[str, ...]:
-    """A request longer than max-model-len is refused; a max-model-len far above need starves the KV cache."""
+    """A request longer than max-model-len is refused; a max-model-len far above need starves the KV cache. A text may
+    come out longer than planned: the sum of its planned lengths leaves no room for that."""
     need = workload.longest_request_tokens
     section, values = draft.values_of("max-model-len")
     lengths = [value for value in values if isinstance(value, int) and not isinstance(value, bool) and value > 0]
@@ -261,6 +288,14 @@ def _check_model_length(draft: Draft, workload: Workload, document: Document) ->
         return (
             f"max-model-len isn't given, so the model's own maximum holds; workload {workload.name} needs {need} "
             "tokens. Where KV cache is short, fix it: max-model-len: from-workload",
+        )
+    tight = [value for value in lengths if value < workload.model_length]
+    if tight and not workload.exact:
+        few = ", ".join(str(value) for value in dict.fromkeys(tight))
+        return (
+            f"max-model-len {few} is too tight for workload {workload.name}: its prompts are texts, whose tokens the "
+            f"server's tokenizer and chat template decide, and prompt and answer are planned with {need}. Longer ones "
+            f"would be refused. Write {workload.model_length} or more, or max-model-len: from-workload",
         )
     if lengths and min(lengths) > _FAR_MORE * need:
         return (
@@ -289,14 +324,14 @@ def _check_version(wanted: str | None, catalogue: Catalogue, document: Document)
     if wanted is None:
         return
     clauses = [clause.strip() for clause in wanted.split(",")]
-    have = _numbers(catalogue.vllm_version)
+    have = release(catalogue.vllm_version)
     for clause in clauses:
         match = _CLAUSE.fullmatch(clause)
         if match is None:
             raise document.error(
                 "a version is asked for as in '>=0.20,<0.40'", "vllm", value=wanted, remedy="write vllm: '>=0.20'"
             )
-        sign, limit = match.group(1), _numbers(match.group(2))
+        sign, limit = match.group(1), release(match.group(2))
         length = max(len(have), len(limit))
         left, right = (part + (0,) * (length - len(part)) for part in (have, limit))
         fits = {
@@ -314,9 +349,3 @@ def _check_version(wanted: str | None, catalogue: Catalogue, document: Document)
                 value=wanted,
                 remedy="choose an interpreter with --vllm-python, or change this line",
             )
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    """ "0.32.0rc1+cpu" -> (0, 32, 0)."""
-    match = re.match(r"\d+(?:\.\d+)*", version)
-    return tuple(int(part) for part in match.group(0).split(".")) if match else ()

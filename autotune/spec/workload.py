@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import assert_never
 
 from autotune.spec.trace import Trace
+
+_TEXT_MARGIN, _TEMPLATE_TOKENS = 0.05, 64
+"""How much longer texts may come out of the tokenizer and its chat template than was planned: the larger of both."""
+
+_BLOCK_TOKENS = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,11 +191,47 @@ class Rung:
     duration_s: float = 0.0
     drain_limit_s: float | None = None
 
+    @property
+    def at_once(self) -> bool:
+        """Whether everything it sends is sent at its beginning, so that the engine works off a backlog."""
+        clients = self.arrivals.concurrency if isinstance(self.arrivals, ClosedLoop) else 0
+        return clients >= self.requests > 1 and self.duration_s == 0
+
+
+GOODPUT_RUNGS = "goodput "
+"""What the names of a goodput search's rungs begin with."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GoodputSearch:
+    """How the highest rate within the SLOs is looked for in one engine: rung after rung at rates that its own answers
+    suggest (`autotune.trial.goodput`). A rung lasts as `Rung` says.
+
+    `arrivals` at which the rungs come, their rate left open; `start_rps` None: from what the reference rung showed.
+    It ends once the rate is known to within `precision` (0.1: 10 %) or after `most_rungs`.
+    """
+
+    arrivals: Poisson | GammaArrivals | ConstantArrivals = Poisson(rate_rps=1.0)
+    requests: int = 100
+    duration_s: float = 0.0
+    start_rps: float | None = None
+    precision: float = 0.1
+    most_rungs: int = 12
+
+    def rung(self, number: int, rate_rps: float) -> Rung:
+        """The `number`th, from 1."""
+        return Rung(
+            name=f"{GOODPUT_RUNGS}{number}",
+            arrivals=replace(self.arrivals, rate_rps=rate_rps),
+            requests=self.requests,
+            duration_s=self.duration_s,
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
     """`shapes` are mixed by their `share`s; with a `trace` there are none. `reference_rungs` name the rungs that every
-    trial is compared on; trial-level columns come from the last of them."""
+    trial is compared on; trial-level columns come from the last of them, but for what `goodput_search` finds."""
 
     name: str
     shapes: tuple[RequestShape, ...]
@@ -198,6 +239,7 @@ class Workload:
     reference_rungs: tuple[str, ...]
     warm_up_requests: int = 8
     trace: Trace | None = None
+    goodput_search: GoodputSearch | None = None
 
     @property
     def longest_request_tokens(self) -> int:
@@ -205,6 +247,23 @@ class Workload:
         if self.trace is not None:
             return self.trace.longest_request_tokens
         return max(shape.longest_tokens for shape in self.shapes)
+
+    @property
+    def exact(self) -> bool:
+        """Whether every prompt is sent as token ids, so that its length is what was asked for; a text's is what the
+        server's tokenizer and chat template make of it."""
+        if self.trace is not None:
+            return self.trace.exact
+        return not any(shape.form.chat for shape in self.shapes)
+
+    @property
+    def model_length(self) -> int:
+        """The max-model-len to give an engine: the longest request, with a margin where prompts are texts, in whole
+        blocks."""
+        need = self.longest_request_tokens
+        if not self.exact:
+            need += max(math.ceil(need * _TEXT_MARGIN), _TEMPLATE_TOKENS)
+        return -(-need // _BLOCK_TOKENS) * _BLOCK_TOKENS
 
     @property
     def mean_output_tokens(self) -> float:

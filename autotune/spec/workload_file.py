@@ -8,11 +8,12 @@ from typing import Annotated
 from pydantic import Field
 
 from autotune.errors import UserError
+from autotune.spec.goodput_file import GoodputText, read_goodput_search
 from autotune.spec.rung_file import RungText, read_rung
 from autotune.spec.schema import validated
 from autotune.spec.shape_file import ShapeText, Strict, TraceText, read_shape, read_trace
 from autotune.spec.trace import Trace
-from autotune.spec.workload import STRESS, RequestShape, Workload
+from autotune.spec.workload import GOODPUT_RUNGS, STRESS, RequestShape, Workload
 from autotune.spec.yaml_text import parse_yaml
 
 
@@ -24,6 +25,7 @@ class _Workload(Strict):
     rungs: Annotated[list[RungText], Field(min_length=1)]
     reference_rungs: Annotated[list[str], Field(min_length=1)] | None = None
     warm_up: Annotated[int, Field(ge=0)] = 8
+    goodput_search: GoodputText | None = None
 
 
 def load_workload(path: Path) -> Workload:
@@ -82,6 +84,10 @@ def parse_workload(text: str, *, file: object) -> Workload:
                 value=name,
                 remedy="rename it",
             )
+        if given.goodput_search and name.startswith(GOODPUT_RUNGS):
+            raise document.error(
+                "the rungs of the goodput search are called so", "rungs", place, "name", value=name, remedy="rename it"
+            )
     reference = tuple(given.reference_rungs or names)
     for place, name in enumerate(reference):
         if name not in names:
@@ -101,4 +107,5 @@ def parse_workload(text: str, *, file: object) -> Workload:
         reference_rungs=reference,
         warm_up_requests=given.warm_up,
         trace=trace,
+        goodput_search=read_goodput_search(given.goodput_search, document) if given.goodput_search else None,
     )

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from autotune.load.findable import findable_share
-from autotune.load.server_side import settled
 from autotune.load.statistics import measure
-from autotune.load.validity import untrustworthy
+from autotune.load.validity import remarks, untrustworthy, unusable
 from autotune.spec.config import EngineConfig
 from autotune.spec.endpoint import Endpoint
-from autotune.spec.measurement import EngineSample, LoadBlock, Measurement, RequestRecord, StartFacts
+from autotune.spec.measurement import Measurement, RequestRecord, StartFacts
 from autotune.spec.objective import Slo
 from autotune.spec.verdict import Books, Broken, EngineFailure, Infeasible, Invalid, Measured, Verdict
-from autotune.spec.workload import ClosedLoop, Rung, Workload
+from autotune.spec.workload import ClosedLoop, GoodputSearch, Rung, Workload
+from autotune.trial import goodput
+from autotune.trial.rung_so_far import RungSoFar, catch_up, wait_until_idle
 from autotune.trial.seams import Launcher, Loader
 from autotune.trial.stress import stressed
 
@@ -28,8 +28,6 @@ _RETRIES = 2
 
 _NEW_PROMPTS = 2**64
 """Added to the seed of a rung that is run again: more than any search adds between its trials."""
-
-_SETTLING_S = 1.0
 
 Stage = Literal["starting", "warm-up", "load", "stopping"]
 
@@ -118,35 +116,6 @@ def failed(failure: EngineFailure) -> Verdict:
     return Broken(error=evidence, cause=failure.cause)
 
 
-@dataclass(slots=True)
-class _RungSoFar:
-    records: list[RequestRecord] = field(default_factory=list)
-    samples: list[EngineSample] = field(default_factory=list)
-    elapsed_s: float = 0.0
-    sending_until_s: float | None = None
-    streamed_tokens: int | None = None
-    client_busy: list[float] = field(default_factory=list)
-
-    def add(self, block: LoadBlock, sample: EngineSample | None) -> None:
-        self.records.extend(block.records)
-        self.elapsed_s, self.streamed_tokens = block.elapsed_s, block.streamed_tokens
-        if not block.sending and self.sending_until_s is None:
-            self.sending_until_s = block.elapsed_s
-        if block.sending and block.client_busy is not None:
-            self.client_busy.append(block.client_busy)
-        if sample is not None:
-            self.samples.append(replace(sample, at_s=block.elapsed_s))
-
-
-def _catch_up(endpoint: Endpoint, seen: _RungSoFar) -> None:
-    """An engine counts a request a moment after it has answered it: its last reading waits for that, up to a second."""
-    give_up_s = time.monotonic() + _SETTLING_S
-    while seen.samples and not settled(seen.records, seen.samples) and time.monotonic() < give_up_s:
-        time.sleep(0.1)
-        if sample := endpoint.scrape():
-            seen.samples.append(replace(sample, at_s=seen.elapsed_s))
-
-
 class _Climber:
     """The part of a trial that has an engine: it collects as it goes, so that nothing is lost when it is cut short."""
 
@@ -175,6 +144,8 @@ class _Climber:
                 if not (yield from self._rung(endpoint, rung, cancelled, stage="load", attempt=attempt)):
                     return
                 if not self.reasons:
+                    for remark in remarks(self.requests[-1].records):
+                        log.warning("rung %s: %s", rung.name, remark)
                     break
                 log.warning("rung %s can't be used: %s", rung.name, "; ".join(self.reasons))
                 if not retries_left:
@@ -184,8 +155,43 @@ class _Climber:
                 attempt += 1
                 self.measurements.pop()
                 self.requests.pop()
-        reference = self.workload.reference_rungs[-1]
-        self.verdict = Measured(measurement=next(m for m in self.measurements if m.rung == reference))
+        name = self.workload.reference_rungs[-1]
+        reference = next(m for m in self.measurements if m.rung == name)
+        if (search := self.workload.goodput_search) is not None:
+            tried = yield from self._search_rate(endpoint, search, cancelled, guess_rps=reference.requests_per_s or 1.0)
+            if tried is None:
+                return
+            reference = goodput.with_goodput(reference, tried)
+        self.verdict = Measured(measurement=reference)
+
+    def _search_rate(
+        self, endpoint: Endpoint, search: GoodputSearch, cancelled: Callable[[], bool], *, guess_rps: float
+    ) -> Generator[Snapshot, None, list[goodput.Tried] | None]:
+        """What was tried; None when the trial ends here, as of `_rung`.
+
+        A rung that held but can't be used is run again, within the limit; one that didn't hold either isn't: whatever
+        was the limit there, a lower rate can tell.
+        """
+        tried: list[goodput.Tried] = []
+        retries_left, number = _RETRIES, 0
+        while (rate := goodput.next_rate(search, tried, guess_rps=guess_rps)) is not None:
+            number += 1
+            rung, seen = search.rung(number, rate), RungSoFar()
+            if not (yield from self._rung(endpoint, rung, cancelled, stage="load", seen=seen, rate_rps=rate)):
+                return None
+            behind = goodput.falls_behind(seen.records, until_s=seen.sending_until_s or seen.elapsed_s)
+            held = not seen.cut_short and goodput.holds(self.slos, self.measurements[-1], behind=behind)
+            log.info("%s: %.4g requests/s %s", rung.name, rate, "held" if held else "didn't hold")
+            if self.reasons:
+                log.warning("rung %s can't be used: %s", rung.name, "; ".join(self.reasons))
+            if self.reasons and held and retries_left:
+                retries_left -= 1
+                continue
+            usable = not self.reasons
+            tried.append(
+                goodput.Tried(rate_rps=rate, held=held and usable, measurement=self.measurements[-1], usable=usable)
+            )
+        return tried
 
     def apply_stress(
         self, endpoint: Endpoint, cancelled: Callable[[], bool], *, measured: Measured
@@ -211,14 +217,17 @@ class _Climber:
         *,
         stage: Literal["warm-up", "load"],
         attempt: int = 0,
+        seen: RungSoFar | None = None,
+        rate_rps: float | None = None,
     ) -> Generator[Snapshot, None, bool]:
         """Runs one rung; False when the trial ends here (cut short, or the engine died: then the verdict is set).
 
-        After it `reasons` holds what speaks against the rung. Each attempt sends prompts of its own, so that what the
-        one before left in a prefix cache is no use to it.
+        After it `reasons` holds what speaks against the rung, `seen` what it showed. Each attempt sends prompts of its
+        own, so that what the one before left in a prefix cache is no use to it. With a `rate_rps` (a goodput search's)
+        it ends as soon as the limits are broken for good.
         """
         seed = self.seed + attempt * _NEW_PROMPTS
-        seen = _RungSoFar()
+        seen = RungSoFar() if seen is None else seen
         finished = False
         if sample := endpoint.scrape():  # counters before the first request, so that all of the rung is counted
             seen.samples.append(replace(sample, at_s=0.0))
@@ -231,6 +240,11 @@ class _Climber:
                     return False
                 measured = self._measure(rung, seen, complete=False) if stage == "load" else None
                 detail = f"{rung.name}, again" if attempt else rung.name
+                if rate_rps is not None:
+                    detail = f"{rung.name}: {rate_rps:.3g} /s"
+                    if block.sending and goodput.hopeless(rung, seen.records, self.slos, rate_rps=rate_rps):
+                        seen.cut_short = True
+                        break
                 yield Snapshot(stage=stage, detail=detail, measurement=measured)
                 if cancelled():
                     return False
@@ -241,17 +255,21 @@ class _Climber:
                 close()
             self._book(stage, seen.elapsed_s)
             if stage == "load":
-                if finished:
-                    _catch_up(endpoint, seen)
+                if finished and not seen.cut_short:
+                    catch_up(endpoint, seen)
                 self.requests.append(RungRequests(rung=rung.name, records=tuple(seen.records)))
-                self.measurements.append(self._measure(rung, seen, complete=finished))
+                measured = self._measure(rung, seen, complete=finished and not seen.cut_short)
+                self.measurements.append(measured)
         if failure := endpoint.failure():
             self.verdict = failed(failure)
             return False
         if stage == "warm-up" and seen.records and all(record.error for record in seen.records):
             self.verdict = Invalid(reasons=(f"warm-up: every request failed: {seen.records[0].error}",))
             return False
-        if stage == "load":
+        if seen.cut_short:
+            wait_until_idle(endpoint)
+            self.reasons = unusable(replace(rung, requests=len(seen.records)), seen.records, failed_share_limit=1.0)
+        elif stage == "load":
             self.reasons = untrustworthy(
                 rung,
                 seen.records,
@@ -263,8 +281,8 @@ class _Climber:
             )
         return True
 
-    def _measure(self, rung: Rung, seen: _RungSoFar, *, complete: bool) -> Measurement:
-        return measure(
+    def _measure(self, rung: Rung, seen: RungSoFar, *, complete: bool) -> Measurement:
+        measured = measure(
             rung,
             seen.records,
             elapsed_s=seen.elapsed_s,
@@ -275,6 +293,8 @@ class _Climber:
             complete=complete,
             streamed_tokens=None if complete else seen.streamed_tokens,
         )
+        adaptive = rung not in self.workload.rungs
+        return goodput.without_goodput(measured) if self.workload.goodput_search and not adaptive else measured
 
     def _book(self, stage: Literal["warm-up", "load"], seconds: float) -> None:
         if stage == "load":

@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 SPACE = """
@@ -78,6 +79,26 @@ def test_an_interrupted_search_answers_exits_with_130_and_is_resumed(folder: Pat
     assert resumed.returncode == 0, resumed.stderr
     after = json.loads(resumed.stdout)
     assert (after["state"], after["trials"]) == ("done", before + 3)
+
+
+@pytest.mark.engine
+@pytest.mark.ray
+@pytest.mark.timeout(240)
+def test_a_real_engine_s_highest_rate_within_the_slos_is_found_and_recorded(folder: Path) -> None:
+    space = SPACE.replace("output_tok_per_s_per_gpu", "max_rate_within_slo_rps").replace("60 s", "1 s")
+    (folder / "toy.yaml").write_text(space)
+    search = "goodput_search: {requests: 40, start: 10 /s, precision: 50 %, rungs: 8}"
+    (folder / "toy-load.yaml").write_text(f"{WORKLOAD}{search}\n")
+    ended = vtune(folder, "search", "--space", "toy.yaml", "--trials", "1", "--no-confirm", "--out", "run")
+    assert ended.returncode == 0, ended.stderr
+    (trial,) = pq.read_table(folder / "run" / "trials.parquet").to_pylist()
+    assert trial["reference_rung"] == "steady"
+    assert trial["max_rate_within_slo_rps"] >= 10
+    assert 0.5 * trial["max_rate_within_slo_rps"] < trial["goodput_rps"] < 2 * trial["max_rate_within_slo_rps"]
+    rungs = {row["rung"]: row for row in pq.read_table(folder / "run" / "rungs.parquet").to_pylist()}
+    assert {"steady", "goodput 1", "goodput 2"} <= set(rungs)
+    assert rungs["steady"]["goodput_rps"] is None and rungs["steady"]["offered_rps"] is None
+    assert rungs["goodput 1"]["offered_rps"] == pytest.approx(10, rel=0.6)
 
 
 @pytest.mark.engine

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from captured import log
 from hypothesis import given
@@ -87,3 +89,9 @@ def test_a_traceback_through_the_graph_code_is_not_graph_capture() -> None:
 def test_any_text_has_facts_and_a_stage(text: str) -> None:
     read_facts(text)
     assert stage_reached(text) in STAGES
+
+
+def test_ben_09_a_truncated_graph_size_is_a_fact_of_the_trial() -> None:
+    said = (Path(__file__).parents[1] / "fixtures" / "cases" / "BEN-09" / "warn.log").read_text()
+    assert read_facts(said).graphs_truncated_to == 4
+    assert read_facts(log("h200_vllm0.24_base")).graphs_truncated_to is None

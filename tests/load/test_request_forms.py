@@ -225,6 +225,67 @@ def test_a_chats_streamed_tokens_are_counted_as_a_completions_are(server: ManyFo
     assert (record.asked_prompt_tokens, record.asked_output_tokens) == (None, 4)
 
 
+def chat_events(*contents: str, ended: str = "length") -> bytes:
+    """As vLLM streams a chat: roles, then an event per token, the last of them saying why it ended, then the usage."""
+    head = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": "m"}
+    deltas: list[dict[str, Any]] = [{"role": "assistant", "content": ""}, *({"content": one} for one in contents)]
+    reasons = [None] * (len(deltas) - 1) + [ended]
+    choices = [
+        {"index": 0, "delta": delta, "logprobs": None, "finish_reason": reason}
+        for delta, reason in zip(deltas, reasons, strict=True)
+    ]
+    events = [head | {"choices": [choice]} for choice in choices] + [head | {"choices": [], "usage": {}}]
+    text = "".join(f"data: {json.dumps(event, separators=(',', ':'))}\n\n" for event in events)
+    return text.encode() + b"data: [DONE]\n\n"
+
+
+@pytest.mark.parametrize(
+    ("contents", "degenerate"),
+    [
+        (("!",) * 16, True),
+        (("",) * 16, True),
+        (("He", *("l",) * 15), True),
+        (("a", "b") * 8, False),
+        ((*("ha",) * 10, *"and then they all said no"), False),
+        (("!",) * 7, None),
+    ],
+    ids=["one token", "empty", "begins with another", "two in turn", "ends otherwise", "too short"],
+)
+def test_a_streamed_chat_of_one_token_over_and_over_is_degenerate(
+    contents: tuple[str, ...], degenerate: bool | None
+) -> None:
+    answer = Answer(chat=True)
+    for start in range(0, len(data := chat_events(*contents)), 100):
+        answer.feed(data[start : start + 100], start)
+    assert answer.degenerate(answer.close()) == degenerate
+
+
+@pytest.mark.parametrize(
+    ("content", "degenerate"),
+    [
+        ("!!!!!!!!!!", True),
+        ("no no no no no no", True),
+        (" \n\n \n", True),
+        (None, True),
+        ("This is an answer.", False),
+        ("Yes.", None),
+    ],
+)
+def test_a_whole_chat_that_is_empty_or_one_word_is_degenerate(content: str | None, degenerate: bool | None) -> None:
+    answer = Answer(chat=True)
+    said = {"choices": [{"index": 0, "message": {"role": "assistant", "content": content}}], "usage": {}}
+    answer.whole(json.dumps(said).encode(), 1)
+    assert answer.degenerate(answer.close()) == degenerate
+
+
+@pytest.mark.parametrize("chat", [False, True])
+def test_only_chats_are_judged_by_what_they_say(server: ManyFormsServer, chat: bool) -> None:
+    shape = replace(SHAPE, output=FixedLength(tokens=12), form=RequestForm(chat=chat))
+    [record] = load(server, workload(shape), requests=1)
+    assert (record.error, record.degenerate) == (None, True if chat else None)
+    assert record.about_prompt_tokens == (6 if chat else None)
+
+
 @pytest.mark.parametrize("chat", [False, True])
 def test_a_whole_answer_has_one_time_and_the_servers_counts(server: ManyFormsServer, chat: bool) -> None:
     [record] = load(server, workload(replace(SHAPE, n=2, form=RequestForm(chat=chat, streamed=False))), requests=1)

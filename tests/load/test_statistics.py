@@ -3,7 +3,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -357,8 +357,26 @@ def test_five_hundred_requests_are_measured_in_a_few_milliseconds() -> None:
 
 def test_every_metric_of_a_measurement_can_be_filled() -> None:
     samples = [
-        EngineSample(at_s=i, running=1, waiting=0, kv_cache_usage=0.1, preemptions=0, prefix_queries=i, prefix_hits=0)
+        EngineSample(
+            at_s=i,
+            running=1,
+            waiting=0,
+            kv_cache_usage=0.1,
+            preemptions=0,
+            prefix_queries=i,
+            prefix_hits=0,
+            inter_token_s=0.01 * i,
+            inter_tokens=i,
+        )
         for i in range(3)
     ]
-    shown = measured([answered(0.1 * i, cached=0) for i in range(10)], until_s=1.0, samples=samples)
-    assert [f.name for f in fields(shown) if getattr(shown, f.name) is None] == []
+    records = [replace(answered(0.1 * i, cached=0), degenerate=False) for i in range(10)]
+    shown = measured(records, rung=OPEN, until_s=1.0, samples=samples)
+    of_others = ["concurrency", "max_rate_within_slo_rps"]  # of a closed loop, of several rungs
+    assert [f.name for f in fields(shown) if getattr(shown, f.name) is None] == of_others
+
+
+def test_the_degenerate_share_is_of_the_answers_that_can_be_judged() -> None:
+    records = [replace(answered(0.1 * i), degenerate=found) for i, found in enumerate([True, False, None, False, None])]
+    assert measured(records).degenerate_share == pytest.approx(1 / 3)
+    assert measured([answered(0.1 * i) for i in range(5)]).degenerate_share is None

@@ -182,3 +182,19 @@ def test_a_run_whose_driver_died_is_called_killed(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", [DEFAULT], state="running")
     assert read_study(run).state == "killed"
     assert "This run is killed" in markdown(read_study(run))
+
+
+def test_ben_07_the_very_first_run_is_shown_beside_later_ones_of_its_configuration(tmp_path: Path) -> None:
+    slow = measured(0, 250.0, 50.0, role="default")
+    run = write_run(
+        tmp_path / "run", [slow, measured(1, 900.0, 50.0, {"a": 1}), measured(8, 1000.0, 50.0, role="baseline")]
+    )
+    page = markdown(read_study(run))
+    assert "The very first run had 250 in output_tok_per_s_per_gpu" in page
+    assert "1 later run of the same configuration 1,000 on average (+300.0 %)" in page
+
+
+def test_ben_07_the_drift_of_the_later_runs_is_shown_with_its_interval(tmp_path: Path) -> None:
+    later = [measured(trial, 1000.0 - 10 * trial, 50.0, role="baseline") for trial in (8, 16, 24, 32)]
+    page = markdown(read_study(write_run(tmp_path / "run", [DEFAULT, *later])))
+    assert "the machine drifted" in page

@@ -415,3 +415,18 @@ def test_a_space_without_a_workload_asks_for_one(tmp_path: Path) -> None:
 def test_no_text_whatever_ends_in_anything_but_a_problem_or_a_user_error(text: str) -> None:
     with contextlib.suppress(UserError):
         problem(text)
+
+
+def test_a_rate_within_the_slos_needs_a_goodput_search() -> None:
+    text = with_lines("objectives: {max_rate_within_slo_rps: maximize, ttft_p99: minimize}", drop=("objectives",))
+    with pytest.raises(UserError, match="max_rate_within_slo_rps") as refused:
+        problem(text)
+    assert "goodput_search" in str(refused.value)
+
+
+def test_a_goodput_search_needs_a_limit_that_a_high_rate_breaks() -> None:
+    searching_workload = f"{WORKLOAD}\ngoodput_search: {{requests: 50}}\n"
+    with pytest.raises(UserError, match="slos") as refused:
+        problem(with_lines('slos: {output_tok_per_s: ">= 10 tok/s"}', drop=("slos",)), workload=searching_workload)
+    assert "ttft_p99" in str(refused.value)
+    assert problem(with_lines("slos: {ttft_p99: 1 s}", drop=("slos",)), workload=searching_workload)

@@ -13,9 +13,11 @@ from autotune.spec.workload import (
     EmpiricalLength,
     FixedLength,
     GammaArrivals,
+    GoodputSearch,
     LogNormalLength,
     Poisson,
     RampArrivals,
+    Rung,
     SharedPrefix,
     TraceArrivals,
     UniformLength,
@@ -228,3 +230,50 @@ def test_a_mistake_in_arrivals_forms_or_traces_is_one_error(tmp_path: Path, text
     assert str(caught.value.file).startswith(str(tmp_path / "w.yaml"))
     assert caught.value.key == key
     assert remedy in str(caught.value.remedy)
+
+
+GOODPUT = """
+name: w
+requests: {prompt_tokens: 64, output_tokens: 16}
+rungs: [{name: steady, concurrency: 16, requests: 120}]
+goodput_search: {given}
+"""
+
+
+def test_a_goodput_search_is_read() -> None:
+    search = "{requests: 50, duration: 10 s, start: 0.5 /s, precision: 5 %, rungs: 9, arrivals: gamma, burstiness: 0.5}"
+    workload = parse_workload(GOODPUT.replace("{given}", search), file="w.yaml")
+    assert workload.goodput_search == GoodputSearch(
+        arrivals=GammaArrivals(rate_rps=1.0, burstiness=0.5),
+        requests=50,
+        duration_s=10.0,
+        start_rps=0.5,
+        precision=0.05,
+        most_rungs=9,
+    )
+    assert workload.goodput_search.rung(3, 2.0) == Rung(
+        name="goodput 3", arrivals=GammaArrivals(rate_rps=2.0, burstiness=0.5), requests=50, duration_s=10.0
+    )
+
+
+@pytest.mark.parametrize(
+    ("search", "says"),
+    [
+        ("{arrivals: gamma}", "burstiness"),
+        ("{burstiness: 2.0}", "burstiness"),
+        ("{precision: 90 %}", "precision"),
+        ("{start: 0 /s}", "above 0"),
+        ("{requests: 3}", "requests"),
+        ("{rate: 3 /s}", "unknown key"),
+    ],
+)
+def test_a_goodput_search_that_can_t_be_meant_is_refused(search: str, says: str) -> None:
+    with pytest.raises(UserError) as refused:
+        parse_workload(GOODPUT.replace("{given}", search), file="w.yaml")
+    assert says in str(refused.value) and "w.yaml" in str(refused.value)
+
+
+def test_a_rung_can_t_be_called_as_those_of_the_goodput_search() -> None:
+    text = GOODPUT.replace("{given}", "{requests: 50}").replace("steady", "goodput 1")
+    with pytest.raises(UserError, match="goodput 1"):
+        parse_workload(text, file="w.yaml")

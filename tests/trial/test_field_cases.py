@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 
 from autotune.engine.gpus import reasons_of
-from autotune.engine.metrics import parse_metrics
+from autotune.engine.metrics import metric_sources, missing_metrics, parse_metrics
 from autotune.engine.simulated import SimulatedLauncher
 from autotune.load.findable import findable_share
 from autotune.load.simulated import SimulatedLoader
 from autotune.load.statistics import measure
 from autotune.load.traffic import plan
-from autotune.load.validity import impossible_figures, untrustworthy, unusable
+from autotune.load.validity import drifted, impossible_figures, untrustworthy, unusable
 from autotune.spec.config import EngineConfig
 from autotune.spec.endpoint import Endpoint
 from autotune.spec.measurement import EngineSample, LoadBlock, Measurement, RequestRecord
@@ -114,6 +114,28 @@ def test_ben_04_a_prompt_that_drifted_is_found_by_the_servers_own_count() -> Non
     assert shown(CLOSED, [record]).total_tok_per_s_per_gpu == pytest.approx((5828 + 50) / 0.5)
 
 
+def test_ben_04_of_prompts_sent_as_text_the_one_that_drifted_is_named() -> None:
+    """8179 tokens for 8192 are what tokenizers do; 5828 for 10000 are another workload."""
+    records = [
+        answered(
+            prompt_tokens=row["usage"]["prompt_tokens"],
+            asked_prompt_tokens=None,
+            about_prompt_tokens=row["requested_input"],
+        )
+        for row in rows("BEN-04", "usage.jsonl")
+    ]
+    assert unusable(replace(CLOSED, requests=2), records) == ()
+    assert drifted(records[:1]) is None
+    found = drifted(records)
+    assert found is not None
+    assert found.startswith("1 of 2 prompts")
+    assert "5828 tokens instead of about 10000 (-42 %)" in found
+
+
+def test_ben_04_a_chat_template_on_a_short_prompt_is_no_drift() -> None:
+    assert drifted([answered(prompt_tokens=50, asked_prompt_tokens=None, about_prompt_tokens=20)]) is None
+
+
 def test_ben_04_prompts_of_token_ids_cannot_drift_so_their_sum_needs_no_margin() -> None:
     exact = workload(prompt=8192, output=1024)
     request = next(plan(exact, CLOSED, seed=1))
@@ -139,14 +161,17 @@ def test_ben_06_a_negative_latency_is_rejected() -> None:
 
 
 class CompilesFirst:
-    """One request after the other; the very first of a measured rung waits as long as the report says."""
+    """One request after the other; the very first of the warm-up, or of a measured rung, waits as long as the report
+    says."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, in_warm_up: bool) -> None:
         self.ttft_s = [row["ttft_ms"] / 1e3 for row in rows("BEN-07", "rows.jsonl")]
-        self.compiled = False
+        self.in_warm_up, self.compiled = in_warm_up, False
+        self.runs: list[str] = []
 
     def __call__(self, endpoint: Endpoint, workload: Workload, rung: Rung, *, seed: int) -> Iterator[LoadBlock]:
-        first = rung.name != "warm-up" and not self.compiled
+        self.runs.append(rung.name)
+        first = (rung.name == "warm-up") == self.in_warm_up and not self.compiled
         self.compiled = self.compiled or first
         for block in SimulatedLoader()(endpoint, workload, rung, seed=seed):
             yield replace(block, records=tuple(self.slowed(record, first=first) for record in block.records))
@@ -164,9 +189,13 @@ class CompilesFirst:
         )
 
 
-def test_ben_07_a_compiling_first_request_is_measured_by_nobody() -> None:
-    """Prompt 1 waited 1537 ms, the others 58 ms: that run isn't used, the next one is."""
-    ended = None
+@pytest.mark.parametrize(
+    ("in_warm_up", "runs"), [(True, ["warm-up", "one"]), (False, ["warm-up", "one", "one"])], ids=["warm-up", "rung"]
+)
+def test_ben_07_a_compiling_first_request_is_measured_by_nobody(in_warm_up: bool, runs: list[str]) -> None:
+    """Prompt 1 waited 1537 ms, the others 58 ms. In the warm-up that is what the warm-up is for; a rung that it
+    happened in isn't used, the next one is."""
+    ended, loader = None, CompilesFirst(in_warm_up=in_warm_up)
     going = climb(
         EngineConfig(model="m"),
         workload(prompt=50, output=20),
@@ -175,7 +204,7 @@ def test_ben_07_a_compiling_first_request_is_measured_by_nobody() -> None:
         seed=1,
         devices=("0",),
         launcher=SimulatedLauncher(),
-        loader=CompilesFirst(),
+        loader=loader,
         clock=lambda: 0.0,
         cancelled=lambda: False,
     )
@@ -186,6 +215,8 @@ def test_ben_07_a_compiling_first_request_is_measured_by_nobody() -> None:
             ended = stop.value
     assert isinstance(ended.verdict, Measured)
     assert ended.verdict.measurement.ttft_p99_ms == pytest.approx(59)
+    assert loader.runs == runs
+    assert [one.rung for one in ended.requests] == ["one"]
 
 
 NVML_BITS = {"none": 0x00, "sw_power_cap": 0x04, "hw_thermal_slowdown": 0x40}
@@ -206,10 +237,31 @@ def test_ben_10_preemptions_are_in_the_measurement() -> None:
     assert (measured.preemptions, measured.kv_cache_usage_max) == (101, 0.998)
 
 
-@pytest.mark.parametrize("file", ["old.txt", "both.txt", "new.txt"])
-def test_ver_02_a_renamed_metric_is_read_once_under_any_of_its_names(file: str) -> None:
-    assert parse_metrics(text("VER-02", file), at_s=0).kv_cache_usage == 0.42
+BEGUN = EngineSample(at_s=0, inter_token_s=0, inter_tokens=0)
 
 
-def test_ver_02_a_metric_that_is_gone_is_unknown_not_zero() -> None:
-    assert parse_metrics(text("VER-02", "none.txt"), at_s=0).kv_cache_usage is None
+@pytest.mark.parametrize(
+    ("file", "usage", "gaps"),
+    [
+        ("old.txt", "vllm:gpu_cache_usage_perc", "vllm:time_per_output_token_seconds"),
+        ("both.txt", "vllm:kv_cache_usage_perc", "vllm:inter_token_latency_seconds"),
+        ("new.txt", "vllm:kv_cache_usage_perc", "vllm:inter_token_latency_seconds"),
+    ],
+)
+def test_ver_02_a_renamed_metric_is_read_once_under_one_of_its_names(file: str, usage: str, gaps: str) -> None:
+    measured = shown(CLOSED, [answered()], [BEGUN, parse_metrics(text("VER-02", file), at_s=9)])
+    assert measured.kv_cache_usage_max == 0.42
+    assert measured.engine_itl_mean_ms == pytest.approx(12)
+    sources = metric_sources(text("VER-02", file))
+    assert sources["kv_cache_usage"] == usage
+    assert (sources["inter_token_s"], sources["inter_tokens"]) == (f"{gaps}_sum", f"{gaps}_count")
+
+
+def test_ver_02_a_metric_that_is_gone_is_unknown_not_zero_and_warned_of() -> None:
+    page = text("VER-02", "none.txt")
+    measured = shown(CLOSED, [answered()], [parse_metrics(page, at_s=at) for at in (0, 9)])
+    assert (measured.running_max, measured.kv_cache_usage_max, measured.engine_itl_mean_ms) == (3, None, None)
+    warning = missing_metrics(metric_sources(page))
+    assert warning is not None
+    assert "kv_cache_usage (looked for vllm:kv_cache_usage_perc, vllm:gpu_cache_usage_perc)" in warning
+    assert "running" not in warning

@@ -86,7 +86,7 @@ def wait_without_yielding() -> None:
     """
     utils = importlib.import_module("vllm.distributed.utils")
     if hasattr(utils, "USE_SCHED_YIELD"):
-        utils.USE_SCHED_YIELD = False
+        vars(utils)["USE_SCHED_YIELD"] = False
 
 
 def keep_openmp_choice() -> None:
