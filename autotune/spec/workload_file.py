@@ -75,6 +75,10 @@ def parse_workload(text: str, *, file: object) -> Workload:
             raise document.error(
                 "two rungs have the same name", "rungs", place, "name", value=name, remedy="rename one"
             )
+        if given.goodput_search and name.startswith(GOODPUT_RUNGS):
+            raise document.error(
+                "the rungs of the goodput search are called so", "rungs", place, "name", value=name, remedy="rename it"
+            )
         if name == STRESS:
             raise document.error(
                 "this name is kept for the stress of the confirmation (docs/measurement.md)",
@@ -83,10 +87,6 @@ def parse_workload(text: str, *, file: object) -> Workload:
                 "name",
                 value=name,
                 remedy="rename it",
-            )
-        if given.goodput_search and name.startswith(GOODPUT_RUNGS):
-            raise document.error(
-                "the rungs of the goodput search are called so", "rungs", place, "name", value=name, remedy="rename it"
             )
     reference = tuple(given.reference_rungs or names)
     for place, name in enumerate(reference):

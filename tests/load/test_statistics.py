@@ -372,8 +372,8 @@ def test_every_metric_of_a_measurement_can_be_filled() -> None:
     ]
     records = [replace(answered(0.1 * i, cached=0), degenerate=False) for i in range(10)]
     shown = measured(records, rung=OPEN, until_s=1.0, samples=samples)
-    of_others = ["concurrency", "max_rate_within_slo_rps"]  # of a closed loop, of several rungs
-    assert [f.name for f in fields(shown) if getattr(shown, f.name) is None] == of_others
+    of_closed_loops, of_several_rungs = "concurrency", "max_rate_within_slo_rps"
+    assert {f.name for f in fields(shown) if getattr(shown, f.name) is None} == {of_closed_loops, of_several_rungs}
 
 
 def test_the_degenerate_share_is_of_the_answers_that_can_be_judged() -> None:
