@@ -49,6 +49,7 @@ def stressed(workload: Workload, config: EngineConfig, *, seen_running: float | 
         rungs=(rung,),
         reference_rungs=(STRESS,),
         warm_up_requests=0,
+        goodput_search=None,
     )
 
 
@@ -58,8 +59,9 @@ def concurrency(workload: Workload, config: EngineConfig, *, seen_running: float
     limit = config.flags.get("max-num-seqs")
     if isinstance(limit, int | float) and not isinstance(limit, bool):
         peaks.append(min(limit, MOST_SEQUENCES))
-    if seen_running and any(not isinstance(rung.arrivals, ClosedLoop) for rung in workload.rungs):
-        peaks.append(OPEN_LOOP_PEAK * seen_running)
+    is_open = workload.goodput_search or any(not isinstance(rung.arrivals, ClosedLoop) for rung in workload.rungs)
+    if seen_running and is_open:
+        peaks.append(min(OPEN_LOOP_PEAK * seen_running, MOST_SEQUENCES))
     return max(1, math.ceil(MARGIN * max(peaks, default=FEWEST_AT_ONCE)))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Generator
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -21,6 +22,7 @@ from autotune.spec.workload import (
     ClosedLoop,
     Conversation,
     FixedLength,
+    GoodputSearch,
     Poisson,
     RequestForm,
     RequestShape,
@@ -30,7 +32,7 @@ from autotune.spec.workload import (
     Workload,
 )
 from autotune.trial.climb import Outcome, Snapshot, climb
-from autotune.trial.stress import CHAT_SHARE, FEWEST_AT_ONCE, MOST_SEQUENCES, concurrency, longest_shape, stressed
+from autotune.trial.stress import CHAT_SHARE, MOST_SEQUENCES, concurrency, longest_shape, stressed
 
 SHORT = RequestShape(prompt=UniformLength(low=10, high=60), output=UniformLength(low=5, high=20))
 LONG = RequestShape(prompt=UniformLength(low=50, high=300), output=FixedLength(tokens=40), share=3.0)
@@ -74,6 +76,12 @@ def test_the_peak_is_that_of_the_flags_or_the_workload_with_margin(
     assert concurrency(workload(arrivals=arrivals), config(**flags), seen_running=seen) == at_once
 
 
+def test_a_goodput_search_is_an_open_loop_too() -> None:
+    searching = replace(workload(), goodput_search=GoodputSearch())
+    assert concurrency(searching, config(), seen_running=40.0) == 100
+    assert stressed(searching, config(), seen_running=40.0).goodput_search is None
+
+
 @given(st.none() | st.integers(1, 10**6), st.none() | st.floats(0, 10**4), st.booleans())
 def test_never_less_than_the_workload_and_never_absurdly_much(
     limit: int | None, seen: float | None, is_open: bool
@@ -81,7 +89,7 @@ def test_never_less_than_the_workload_and_never_absurdly_much(
     arrivals = Poisson(rate_rps=1.0) if is_open else None
     found = concurrency(workload(arrivals=arrivals), config(max_num_seqs=limit), seen_running=seen)
     assert found >= (1 if is_open else 8)
-    assert found <= 1.25 * max(MOST_SEQUENCES, 2 * (seen or 0), FEWEST_AT_ONCE) + 1
+    assert found <= 1.25 * MOST_SEQUENCES
 
 
 # ---------------------------------------------------------------- of what
