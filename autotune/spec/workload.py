@@ -218,13 +218,13 @@ class GoodputSearch:
     precision: float = 0.1
     most_rungs: int = 12
 
-    def rung(self, number: int, rate_rps: float) -> Rung:
-        """The `number`th, from 1."""
+    def rung(self, number: int, rate_rps: float, *, least_s: float = 0.0) -> Rung:
+        """The `number`th, from 1. `least_s`: how long it must last for its figures to be those of a filled engine."""
         return Rung(
             name=f"{GOODPUT_RUNGS}{number}",
             arrivals=replace(self.arrivals, rate_rps=rate_rps),
             requests=self.requests,
-            duration_s=self.duration_s,
+            duration_s=max(self.duration_s, least_s),
         )
 
 

@@ -158,14 +158,14 @@ class _Climber:
         name = self.workload.reference_rungs[-1]
         reference = next(m for m in self.measurements if m.rung == name)
         if (search := self.workload.goodput_search) is not None:
-            tried = yield from self._search_rate(endpoint, search, cancelled, guess_rps=reference.requests_per_s or 1.0)
+            tried = yield from self._search_rate(endpoint, search, cancelled, reference=reference)
             if tried is None:
                 return
             reference = goodput.with_goodput(reference, tried)
         self.verdict = Measured(measurement=reference)
 
     def _search_rate(
-        self, endpoint: Endpoint, search: GoodputSearch, cancelled: Callable[[], bool], *, guess_rps: float
+        self, endpoint: Endpoint, search: GoodputSearch, cancelled: Callable[[], bool], *, reference: Measurement
     ) -> Generator[Snapshot, None, list[goodput.Tried] | None]:
         """What was tried; None when the trial ends here, as of `_rung`.
 
@@ -174,9 +174,11 @@ class _Climber:
         """
         tried: list[goodput.Tried] = []
         retries_left, number = _RETRIES, 0
+        guess_rps = reference.requests_per_s or 1.0
         while (rate := goodput.next_rate(search, tried, guess_rps=guess_rps)) is not None:
             number += 1
-            rung, seen = search.rung(number, rate), RungSoFar()
+            least_s = goodput.STAYS * goodput.stay_s(reference, tried, rate)
+            rung, seen = search.rung(number, rate, least_s=least_s), RungSoFar()
             if not (yield from self._rung(endpoint, rung, cancelled, stage="load", seen=seen, rate_rps=rate)):
                 return None
             behind = goodput.falls_behind(seen.records, until_s=seen.sending_until_s or seen.elapsed_s)

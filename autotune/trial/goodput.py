@@ -26,6 +26,9 @@ _MOST_VOTES = 3
 _LOWEST = 1 / 32
 """Of the first rate: below it an engine isn't worth looking at, and a rung of so few requests a second takes long."""
 _GROWTH, _LUCK = 1.5, 3.0
+_FIRST = 20
+STAYS = 4.0
+"""How many times a request's stay a rung lasts at least: until the first are done, an engine only fills."""
 _FIGURES = ("goodput_rps", "goodput_rps_per_gpu")
 
 
@@ -131,20 +134,35 @@ def hopeless(rung: Rung, records: Sequence[RequestRecord], slos: Sequence[Slo], 
     return False
 
 
+def stay_s(reference: Measurement, tried: Sequence[Tried], rate_rps: float) -> float:
+    """How long a request stays at about this rate: the median of the nearest rate that was tried, else the reference
+    rung's. 0 where neither says."""
+    known = [one for one in tried if one.measurement.e2e_p50_ms is not None]
+    nearest = min(known, key=lambda one: abs(math.log(one.rate_rps / rate_rps)), default=None)
+    e2e_ms = (nearest.measurement if nearest else reference).e2e_p50_ms
+    return (e2e_ms or 0.0) / 1e3
+
+
 def falls_behind(records: Sequence[RequestRecord], *, until_s: float) -> bool:
     """Whether requests pile up: at this rate every limit would be broken if the rung only lasted long enough.
 
-    In flight in the last quarter of the sending against its second quarter: half as many again and more than luck.
+    In flight in the last third of the sending against its first, once it has filled (as long as the first requests
+    stayed, before any piled up): half as many again and more than luck. A rung that hardly outlasts that doesn't tell.
     """
-    if until_s <= 0 or not records:
+    first_sent = sorted((r for r in records if r.done_s is not None), key=lambda r: r.scheduled_s)[:_FIRST]
+    if until_s <= 0 or not first_sent:
+        return False
+    ramp_s = float(np.median([(record.done_s or 0.0) - record.scheduled_s for record in first_sent]))
+    if until_s - ramp_s < ramp_s:
         return False
     sent_s = np.array([record.scheduled_s for record in records])
     done_s = np.array([math.inf if record.done_s is None else record.done_s for record in records])
-    second, last = (
+    third_s = (until_s - ramp_s) / 3
+    first, last = (
         float(np.mean([np.sum((sent_s <= at_s) & (done_s > at_s)) for at_s in np.linspace(begin, end, 25)]))
-        for begin, end in ((0.25 * until_s, 0.5 * until_s), (0.75 * until_s, until_s))
+        for begin, end in ((ramp_s, ramp_s + third_s), (until_s - third_s, until_s))
     )
-    return last > _GROWTH * second + _LUCK * math.sqrt(max(second, 1.0))
+    return last > _GROWTH * first + _LUCK * math.sqrt(max(first, 1.0))
 
 
 def _votes(tried: Sequence[Tried]) -> dict[float, tuple[int, int]]:

@@ -24,6 +24,7 @@ from autotune.trial.goodput import (
     holds,
     hopeless,
     next_rate,
+    stay_s,
     with_goodput,
     without_goodput,
 )
@@ -164,6 +165,26 @@ def test_an_engine_falls_behind_when_requests_pile_up(capacity_rps: float, behin
         free_s = max(free_s, float(due)) + 1 / capacity_rps
         records.append(record(float(due), free_s - due, stays_s=free_s - due + 1.0))
     assert falls_behind(records, until_s=float(due_s[-1])) is behind
+
+
+def test_an_engine_that_only_fills_doesn_t_fall_behind() -> None:
+    """Each request stays 4 s: 70 a second for 6 s, as a 7B model on an H200 was seen to serve them."""
+    records = [record(i / 70.0, 0.2, stays_s=4.0) for i in range(420)]
+    assert not falls_behind(records, until_s=6.0)
+    assert not falls_behind([record(i / 70.0, 0.2, stays_s=4.0) for i in range(1400)], until_s=20.0)
+
+
+def test_a_rung_lasts_several_times_as_long_as_a_request_stays_at_the_nearest_rate() -> None:
+    reference = measured(e2e_p50_ms=5_000.0)
+    tried = [
+        Tried(rate_rps=10.0, held=True, measurement=measured(e2e_p50_ms=1_000.0)),
+        Tried(rate_rps=40.0, held=False, measurement=measured(e2e_p50_ms=3_000.0)),
+    ]
+    assert stay_s(reference, [], 10.0) == 5.0
+    assert stay_s(reference, tried, 12.0) == 1.0
+    assert stay_s(reference, tried, 30.0) == 3.0
+    assert SEARCH.rung(1, 12.0, least_s=4.0).duration_s == 4.0
+    assert replace(SEARCH, duration_s=9.0).rung(1, 12.0, least_s=4.0).duration_s == 9.0
 
 
 # --------------------------------------------------------------------------- in a trial, on the simulated engine
