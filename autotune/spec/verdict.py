@@ -58,6 +58,27 @@ def verdict_name(verdict: Verdict) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Bound:
+    """What a failure says about one flag, on the same model, GPU and vLLM, the other flags being as they were.
+
+    None = it doesn't say. `raise_by_gib`: by so much of the device's memory; `divides`: the value must divide it;
+    `unknown`: this vLLM has no such flag; `when`: only under this condition, in words.
+    """
+
+    flag: str
+    at_most: float | None = None
+    below: float | None = None
+    at_least: float | None = None
+    above: float | None = None
+    raise_by_gib: float | None = None
+    one_of: tuple[str, ...] | None = None
+    none_of: tuple[str, ...] | None = None
+    divides: float | None = None
+    unknown: bool | None = None
+    when: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EngineFailure:
     """Why an engine didn't start or died, read from its log.
 
@@ -73,10 +94,18 @@ class EngineFailure:
     after_s: float = 0.0
     """Seconds from the start of the process to its failure."""
     facts: Mapping[str, float] = field(default_factory=dict)
+    words: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """What the message named: flags, values, backends."""
+    bounds: tuple[Bound, ...] = ()
 
     @property
     def blames_configuration(self) -> bool:
         return not self.cause.startswith(("infra.", "env."))
+
+    @property
+    def worth_a_retry(self) -> bool:
+        """Whether the same configuration may well start the next time, with nothing changed."""
+        return self.cause.startswith("infra.") and self.cause != "infra.cancelled"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
