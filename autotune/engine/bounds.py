@@ -125,6 +125,8 @@ def _unsupported(numbers: Numbers, words: Words) -> Iterator[Bound]:
     if "pipeline" in words:
         when = "speculative-config is given" if "with" in words else None
         yield Bound(flag="pipeline-parallel-size", at_most=1, when=when)
+    if "gpus" in numbers:
+        yield Bound(flag="tensor-parallel-size x pipeline-parallel-size", at_most=numbers["gpus"])
     if "heads" in numbers:
         yield Bound(flag="tensor-parallel-size", divides=numbers["heads"])
 

@@ -34,7 +34,7 @@ CAPACITY_RULES: tuple[Rule, ...] = (
     rule(
         "capacity.no_kv_blocks",
         r"no (?:available )?memory (?:is )?(?:available |left )?for (?:the )?(?:KV )?cache",
-        r"not enough memory .*(?:any|even one|a single) (?:KV )?cache block",
+        r"not enough (?:GPU )?memory .*(?:any|even one|a single) (?:KV )?(?:cache block|token)",
         r"available KV cache memory (?:is|must be) (?:negative|positive|<= ?0)",
     ),
     rule(
@@ -48,7 +48,8 @@ CAPACITY_RULES: tuple[Rule, ...] = (
 OOM_RULES: tuple[Rule, ...] = (
     rule(
         "oom.sampler_warmup",
-        r"out of memory\b.*\bwarm(?:ing)?[ -]?up (?:the )?sampler(?: with (?P<max_num_seqs><N>) dummy requests)?",
+        r"out of memory\b.*\bwarm(?:ing)?[ -]?up (?:the )?(?:sampler|pooler)"
+        r"(?:[^.]*? with (?P<max_num_seqs><N>) dummy requests)?",
     ),
     rule(
         OOM,

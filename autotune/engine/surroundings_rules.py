@@ -13,6 +13,7 @@ SURROUNDINGS_RULES: tuple[Rule, ...] = (
     rule(
         "infra.gpu_busy",
         r"on kv cache allocation is less than requested",
+        r"No CUDA GPUs are available|no CUDA-capable device is detected|CUDA driver initialization failed",
         r"devices?(?:\(s\))? is/are busy or unavailable",
         r"free memory on .*less than (?:desired|requested)",
     ),

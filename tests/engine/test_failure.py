@@ -116,6 +116,34 @@ def test_four_errors_of_one_study_are_four_classes() -> None:
             "infra.profiling_race",
         ),
         ("OSError: [Errno 98] Address already in use", "infra.port_race"),
+        # As vLLM 0.32 words them (vllm/config, vllm/engine/arg_utils.py, vllm/v1).
+        ("ValueError: Cannot set both `pooling_type` and `seq_pooling_type`", "config.conflict"),
+        ("ValueError: --mamba-block-size can only be set with --enable-prefix-caching", "config.conflict"),
+        ("ValueError: speculative_max_model_len=9 cannot be larger than draft_max_model_len=8", "config.conflict"),
+        ("ValueError: `--nnodes 2` requires `--data-parallel-backend mp`", "config.conflict"),
+        ("ValueError: Adaptive verification is not currently compatible with LoRA", "config.conflict"),
+        (
+            "ValueError: Chunked MM input disabled but max_tokens_per_mm_item (9000) is larger than"
+            " max_num_batched_tokens (8192). Please increase max_num_batched_tokens.",
+            "config.conflict",
+        ),
+        ("ValueError: fp4 quantization is currently not supported in xpu.", "config.unsupported"),
+        ("RuntimeError: FlashAttention only support fp16 and bf16 data type", "config.unsupported"),
+        ("ValueError: Model Runner V2 requires Triton.", "config.unsupported"),
+        ("ValueError: Selected backend X is not valid for this configuration. Reason: y", "config.unsupported"),
+        (
+            "ValueError: World size (4) is larger than the number of available GPUs (2) in this node.",
+            "config.unsupported",
+        ),
+        ("ValueError: max_model_len must be a positive integer, got 0: int.", "config.invalid"),
+        ("ValueError: Unknown dtype: fp7", "config.invalid"),
+        ("ValueError: Invalid compilation mode: 9. Valid modes are: 0, 1", "config.invalid"),
+        (
+            "ValueError: Cannot auto-fit max_model_len: not enough GPU memory available to serve even a single token.",
+            "capacity.no_kv_blocks",
+        ),
+        ("RuntimeError: No CUDA GPUs are available", "infra.gpu_busy"),
+        ("(raylet) node_manager.cc:3069: 1 Workers (tasks / actors) killed due to memory pressure", "infra.host_oom"),
         ("OSError: nowhere/model is not a local folder and is not a valid model identifier", "config.invalid"),
     ],
 )
