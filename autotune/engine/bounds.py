@@ -58,25 +58,26 @@ def _kv_too_small(numbers: Numbers) -> Iterator[Bound]:
         yield Bound(flag="max-model-len", at_most=stated)
     missing_gib = numbers.get("needed_gib", 0.0) - numbers.get("available_gib", 0.0)
     if "available_gib" in numbers and missing_gib > 0:
-        yield _more_memory(missing_gib, numbers)
+        yield from _more_memory(missing_gib, numbers)
 
 
 def _no_kv_blocks(numbers: Numbers) -> Iterator[Bound]:
     missing_gib = numbers.get("needed_gib", 0.0) - numbers.get("available_gib", 0.0)
     if "available_gib" in numbers and missing_gib > 0:
-        yield _more_memory(missing_gib, numbers)
+        yield from _more_memory(missing_gib, numbers)
         if "utilization" not in numbers and numbers.get("device_gib") and numbers.get("weights_gib"):
             yield Bound(flag="gpu-memory-utilization", above=_down(numbers["weights_gib"] / numbers["device_gib"]))
 
 
-def _more_memory(missing_gib: float, numbers: Numbers) -> Bound:
-    """As a share where share and device are known, else in GiB of the device."""
+def _more_memory(missing_gib: float, numbers: Numbers) -> Iterator[Bound]:
+    """As a share where share and device are known, else in GiB of the device. None where no share would do."""
     share, device_gib = numbers.get("utilization"), numbers.get("device_gib")
     if "device_gib_estimated" in numbers:  # off by a few per cent; a bound must not be too high
         device_gib = numbers["device_gib_estimated"] * 1.03
     if share is None or not device_gib:
-        return Bound(flag="gpu-memory-utilization", raise_by_gib=round(missing_gib, 2))
-    return Bound(flag="gpu-memory-utilization", above=_down(share + missing_gib / device_gib))
+        yield Bound(flag="gpu-memory-utilization", raise_by_gib=round(missing_gib, 2))
+    elif share + missing_gib / device_gib < 1:
+        yield Bound(flag="gpu-memory-utilization", above=_down(share + missing_gib / device_gib))
 
 
 def _free_share(numbers: Numbers) -> Iterator[Bound]:

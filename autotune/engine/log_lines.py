@@ -14,8 +14,10 @@ from itertools import pairwise
 _COMMON_WIDTH = 80
 _WIDEST = 200
 """Real vLLM logs have far longer lines (the configuration is one), so a log without any was folded."""
-_LONGEST = 20_000
-"""Characters of a line that are looked at: engines do print lines of megabytes."""
+_LONGEST = 8_000
+_LONGEST_MESSAGE = 4_000
+"""Characters of a line, and of what it says, that are looked at: engines do print lines of megabytes, and the time
+that a rule takes grows faster than the line."""
 
 _COLOUR = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 _DAY = r"(?:\d{4}[-/])?\d\d[-/]\d\d"
@@ -63,7 +65,7 @@ class LogLine:
 
 
 def message(line: str) -> str:
-    return " ".join(_PREFIXES.sub("", line[:_LONGEST]).split())
+    return " ".join(_PREFIXES.sub("", line).split())[:_LONGEST_MESSAGE]
 
 
 def split_logs(text: str) -> list[str]:

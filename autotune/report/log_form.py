@@ -8,7 +8,6 @@ from typing import Any
 from autotune.engine.failure_classes import remedy
 from autotune.engine.log_reading import LogReading
 from autotune.report.evidence import one_line
-from autotune.spec.verdict import Bound
 
 CAUSE_LIMIT = 1000
 """Characters of a cause that are shown: a configuration's reasons are its point."""
@@ -26,7 +25,7 @@ def log_form(reading: LogReading) -> dict[str, Any]:
         "stage": reading.stage,
         "cause_line": None if failure is None else one_line(failure.evidence, CAUSE_LIMIT),
         "facts": {name: _plain(value) for name, value in figures.items()},
-        "bounds": [] if failure is None else [_bound(bound) for bound in failure.bounds],
+        "bounds": [] if failure is None else [bound.form() for bound in failure.bounds],
         "retry": failure is not None and failure.worth_a_retry,
         "remedy": None if failure is None else remedy(failure),
         "capacity": None if reading.capacity is None else asdict(reading.capacity),
@@ -34,13 +33,7 @@ def log_form(reading: LogReading) -> dict[str, Any]:
     }
 
 
-def _bound(bound: Bound) -> dict[str, Any]:
-    return {name: _plain(value) for name, value in asdict(bound).items() if value is not None}
-
-
 def _plain(value: Any) -> Any:
-    if isinstance(value, tuple):
-        return list(value)
     if isinstance(value, float):
         return int(value) if value.is_integer() else round(value, 6)
     return value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import asdict
 from pathlib import Path
@@ -14,7 +15,8 @@ from hypothesis import strategies as st
 from autotune.engine.failure import classify, first_failure
 from autotune.engine.failure_classes import REMEDIES, remedy
 from autotune.engine.failure_rules import RULES
-from autotune.spec.verdict import EngineFailure
+from autotune.spec.verdict import Bound, Broken, EngineFailure, Infeasible
+from autotune.trial.climb import failed
 
 FAILURES = {
     "h200_vllm0.24_err-flag": "config.invalid",
@@ -231,6 +233,7 @@ def test_a_value_that_every_backend_rejects_is_dead_and_one_that_some_take_is_bo
 def test_missing_memory_becomes_a_least_utilization_where_share_and_device_are_known() -> None:
     (bound,) = bounds("h200_vllm0.24_err-util011", device_gib=139.8)
     assert bound == {"flag": "gpu-memory-utilization", "above": pytest.approx(0.11 + 1.86 / 139.8, abs=1e-4)}
+    assert bounds("h200_vllm0.24_err-util011", device_gib=2.0) == []  # no share of this device would do
     lower, weights = bounds("reports/cap-03-neg", device_gib=22.1)
     assert lower["raise_by_gib"] == 1.54
     assert weights["above"] == pytest.approx(14.29 / 22.1, abs=1e-4)
@@ -277,6 +280,20 @@ def test_a_remedy_says_what_the_failure_itself_says(name: str, words: str) -> No
 
 def test_a_missing_package_is_named() -> None:
     assert remedy(failure(log("reports/cfg-05-errors").split("---")[1])).endswith("arctic-inference==0.1.1")
+
+
+def test_a_trial_that_could_not_run_carries_the_bounds_and_one_that_may_run_does_not() -> None:
+    found = failure(log("reports/cap-06-mamba"))
+    verdict = failed(found)
+    assert isinstance(verdict, Infeasible)
+    assert verdict.bounds == found.bounds != ()
+    assert isinstance(failed(failure(log("reports/cap-04-a"))), Broken)
+
+
+def test_a_bound_survives_being_written() -> None:
+    for name in ("reports/cfg-02-sel", "reports/cap-01-v0", "reports/ver-01-err1"):
+        for bound in failure(log(name)).bounds:
+            assert Bound.read(json.loads(json.dumps(bound.form()))) == bound
 
 
 def test_a_busy_gpu_says_nothing_about_the_configuration() -> None:
