@@ -36,9 +36,10 @@ _PREFIX = (
 )
 _PREFIXES = re.compile(rf"^\s*(?:{_PREFIX}\s*)+")
 _STARTS = re.compile(
-    rf"\s\s|\s?(?:{_PREFIX}|Traceback|File \"|[\w.]+(?:Error|Exception|Exit|Interrupt)\b: |"
+    rf"\s*(?:{_PREFIX}|Traceback|File \"|[\w.]+(?:Error|Exception|Exit|Interrupt)\b: |"
     r"Value error, |Input should be |Loading |Capturing |usage: |During handling|The above exception|---|\[?[IW]\d{4} )"
 )
+_STATES_ERROR = re.compile(r"[Ee]rror(?:[:,] |:$)")
 _QUOTABLE = re.compile(r"[\w.]+(?:Error|Exception): ")
 _LEVEL = re.compile(
     rf"\b({_LEVEL_NAMES})\b(?=:?\s|\s*\[|\])|(Warning): |^\W{{0,2}}([IW])\d{{4}} \d\d:|Error: |Exception: "
@@ -105,6 +106,8 @@ def _folded(parts: list[str], following: str, width: int) -> bool:
     line = parts[-1]
     if not width // 2 <= len(line) <= width:
         return False
+    if following[:2].isspace() and not _STATES_ERROR.search(parts[0]):
+        return False  # code in a traceback; what goes on with a message may have been indented
     if _STARTS.match(following):
         # A warning may quote an error, and be folded right there.
         return len(line) == width and bool(_QUOTABLE.match(following)) and LogLine(readings=(parts[0],)).harmless

@@ -56,6 +56,11 @@ def between_words_only(text: str, width: int) -> str:
     return "\n".join(fold(line) if len(line) > width else line for line in text.splitlines())
 
 
+def indented(text: str, width: int) -> str:
+    fold = textwrap.TextWrapper(width, subsequent_indent="    ").fill
+    return "\n".join(fold(line) if len(line) > width else line for line in text.splitlines())
+
+
 FOLDS: list[Fold] = [unchanged, at_the_width, without_trailing_spaces, between_words, between_words_only]
 
 
@@ -94,6 +99,18 @@ def test_a_reported_log_reads_the_same_behind_any_prefix(name: str, fold: Fold) 
         for prefix in PREFIXES:
             text = "\n".join(prefix + line for line in with_other_numbers(part, seed=number).splitlines())
             assert read(fold(text, 80)) == read(part), prefix
+
+
+@pytest.mark.parametrize("fold", [*FOLDS, indented], ids=lambda fold: fold.__name__)
+@pytest.mark.parametrize("name", [*NAMES, *REPORTS])
+def test_a_cause_reads_the_same_where_only_its_own_line_was_folded(name: str, fold: Fold) -> None:
+    text = split_logs(log(name))[0]
+    found = first_failure(text)
+    if found is not None:
+        lines = [fold(line, 80) if found.evidence[:60] in line else line for line in text.splitlines()]
+        folded = first_failure("\n".join(lines))
+        assert folded is not None
+        assert (folded.cause, folded.stage, folded.bounds) == (found.cause, found.stage, found.bounds)
 
 
 @given(
