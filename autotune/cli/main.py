@@ -10,6 +10,7 @@ from autotune import __version__
 from autotune.cli.boundary import Group
 from autotune.cli.check import check
 from autotune.cli.flags import flags
+from autotune.cli.read_log import read_log
 from autotune.cli.runs import best, report, status
 from autotune.cli.search import search
 from autotune.cli.shipped import init, spaces, workloads
@@ -24,7 +25,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-for command in (init, spaces, workloads, flags, check, search, status, report, best):
+for command in (init, spaces, workloads, flags, check, search, status, report, best, read_log):
     app.command()(command)
 app.add_typer(workload, name="workload")
 

@@ -67,7 +67,7 @@ def checked(
         catalogue,
         shape=_shape(problem, model_config),
         devices=len(gpus) or None,
-        gpu_gib=_gpu_gib(gpu) if gpu is not None else (gpus[0].total_gib if gpus else None),
+        gpu_gib=given_gpu_gib(gpu) if gpu is not None else (gpus[0].total_gib if gpus else None),
         platform="cuda" if gpu is not None else None,
     )
 
@@ -240,7 +240,7 @@ def _shape(problem: Problem, model_config: Path | None) -> ModelShape:
         raise error.at(problem.space_file) from None
 
 
-def _gpu_gib(given: str) -> float:
+def given_gpu_gib(given: str) -> float:
     """`H200`, `80 GiB`, or GiB as a plain number."""
     return gpu_gib(f"{given} GiB" if given.strip().replace(".", "", 1).isdigit() else given)
 

@@ -11,8 +11,12 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from autotune.engine.failure_rules import OOM, RULES
-from autotune.engine.start_log import Stage, stage_of_line
+from autotune.engine.bounds import implied_bounds
+from autotune.engine.failure_facts import facts_of, shortfall
+from autotune.engine.failure_rule import OOM
+from autotune.engine.failure_rules import RULES
+from autotune.engine.log_lines import LogLine, log_lines, unfolded
+from autotune.engine.start_log import Stage, stage_of_reading
 from autotune.spec.verdict import EngineFailure
 
 _OOM_BY_STAGE: Mapping[Stage, str] = {
@@ -33,21 +37,22 @@ _STAGE_IMPLIED: Mapping[str, Stage] = {
     "capacity.kv_too_small": "kv_cache",
     "capacity.no_kv_blocks": "kv_cache",
     "capacity.state_blocks": "graphs",
-    "oom.sampler_warmup": "warm_up",
+    "config.conflict": "config",
+    "config.unsupported": "config",
+    "infra.cache": "compile",
     "infra.gpu_busy": "distributed",
+    "infra.port_race": "distributed",
+    "infra.profiling_race": "profiling",
+    "oom.sampler_warmup": "warm_up",
 }
-
-_PREFIXES = re.compile(
-    r"^(?:"
-    r"\s*\d+\.\d\d(?= )|"  # seconds since the start
-    r"\s*\d\d:\d\d:\d\d(?:[.,]\d+)?(?= )|"
-    r"\s*\((?:EngineCore|APIServer|ApiServer|Worker|VllmWorker|Vllm|Ray|raylet|pid)[^)]*\)|"
-    r"\s*\[?(?:ERROR|CRITICAL)\b(?:\s+\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)?)?\]?:?|"
-    r"\s*\[[\w./-]+\.py:\d+\]|"
-    r"\s*\[rank\d+\]:?"
-    r")+\s*"
+_FRAMES: tuple[tuple[Stage, re.Pattern[str]], ...] = (
+    ("graphs", re.compile(r"\b(?:capture_model|capture_end|capture_begin|_capture_cudagraphs|CUDAGraph)\b")),
+    ("warm_up", re.compile(r"\b_dummy_sampler_run\b")),
+    ("profiling", re.compile(r"\b(?:profile_run|determine_available_memory|determine_num_available_blocks)\b")),
+    ("weights", re.compile(r"\b(?:load_model|load_weights|create_weights|initialize_model)\b")),
 )
-_HARMLESS = re.compile(r"\b(?:WARNING|INFO|DEBUG)\b(?::?\s|\s*\[)|Warning: ")
+"""Functions of vLLM in a traceback, for an out-of-memory error in a log that begins too late to show its stage."""
+
 _ANY_ERROR = re.compile(
     r"^(?:[\w.]+\.)?(\w*(?:Error|Exception|Exit|Interrupt|Assertion)\w*)(?::|$)|^\S*: error: |^Fatal |core dumped"
 )
@@ -56,6 +61,8 @@ _WRAPPERS = re.compile(
     r"|See (?:root cause|stack trace)|EngineDeadError|EngineCore (?:failed to start|encountered)|validation errors? for"
     r"|leaked (?:semaphore|shared_memory)|SystemExit|KeyboardInterrupt|CancelledError|BrokenPipeError"
 )
+_CODE = re.compile(r'File "|raise |return |assert |[\w.]+ = |f?["\']|\^+$|~*\^')
+_SPECULATION = re.compile(r"config/speculative\.py|speculative_config|draft_model_config")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,45 +71,77 @@ class _Cause:
     stage: Stage
     line: str
     match: re.Match[str] | None
+    drafting: bool
+    """Whether the traceback so far leads through the draft model's configuration."""
 
 
 def _causes(log: str) -> Iterator[_Cause]:
     """Every line that states a cause, in the log's order; the vague ones (class "unknown") too."""
     stage: Stage = "imports"
-    for raw in log.splitlines():
-        stage = stage_of_line(raw) or stage
-        if _HARMLESS.search(raw[:120]):
+    frame: Stage | None = None
+    drafting = False
+    for line in log_lines(log):
+        stage = stage_of_reading(line.readings) or stage
+        if line.harmless:
             continue
-        line = _PREFIXES.sub("", raw).strip()
-        if not line or _WRAPPERS.search(line):
+        drafting = drafting or _SPECULATION.search(line.readings[0]) is not None
+        frame = next((at for at, pattern in _FRAMES if pattern.search(line.readings[0])), frame)
+        cause, message, match = _stated(line)
+        if cause:
+            at = frame if cause == OOM and frame is not None and stage == "imports" else stage
+            yield _Cause(cause=cause, stage=at, line=message, match=match, drafting=drafting)
+
+
+def _stated(line: LogLine) -> tuple[str, str, re.Match[str] | None]:
+    """Class ("" for none), message and match of the reading that fits best."""
+    found: list[tuple[tuple[int, int], str, re.Match[str]]] = []
+    vague = ""
+    for text in line.messages:
+        if not text or _WRAPPERS.search(text):
             continue
-        for rule in RULES:
-            match = rule.pattern.search(line)
-            if match and not _is_code(line):
-                yield _Cause(cause=rule.cause, stage=stage, line=line, match=match)
+        # A traceback's source line may quote the message it is about to raise.
+        if _CODE.match(text) or "import " in text[:12]:
+            continue
+        for index, rule in enumerate(RULES):
+            match = rule.pattern.search(text)
+            if match:
+                read = sum(value is not None for value in match.groups())
+                found.append(((index, -read), text, match))
                 break
         else:
-            if _ANY_ERROR.match(line):
-                yield _Cause(cause="unknown", stage=stage, line=line, match=None)
-
-
-def _is_code(line: str) -> bool:
-    """A traceback's source line may quote the message it is about to raise."""
-    return bool(re.match(r'File "|raise |return |assert |[\w.]+ = |f?["\']|\^+$|~*\^', line)) or "import " in line[:12]
+            vague = vague or (text if _ANY_ERROR.match(text) else "")
+    if found:
+        (index, _), text, match = min(found, key=lambda one: one[0])
+        return RULES[index].cause, text, match
+    return ("unknown" if vague else "", vague, None)
 
 
 def first_failure(log: str, *, device_gib: float | None = None) -> EngineFailure | None:
-    """The first specific cause in the log, else the first vague one, else None: it says nothing of a failure."""
+    """The first specific cause in the log, else the first vague one, else None: it says nothing of a failure.
+
+    `device_gib`: the memory of one GPU, for logs that don't say.
+    """
     causes = list(_causes(log))
     found = next((c for c in causes if c.cause != "unknown"), causes[0] if causes else None)
     if found is None:
         return None
-    facts = _facts(found, log)
+    if found.cause == OOM:
+        # torch's own words come first; vLLM's, raised from them, may say what they were about.
+        found = next((c for c in causes if c.cause == "oom.sampler_warmup"), found)
     cause = _OOM_BY_STAGE[found.stage] if found.cause == OOM else found.cause
-    if device_gib is not None:
-        facts.setdefault("device_gib", device_gib)
     stage = _STAGE_IMPLIED.get(cause, found.stage) if found.stage == "imports" else found.stage
-    return EngineFailure(stage=stage, cause=cause, evidence=found.line[:1000], shortfall=_shortfall(facts), facts=facts)
+    numbers, words = facts_of(found.match, unfolded(log), device_gib=device_gib)
+    if found.drafting and "pipeline" in words:
+        words["with"] = ("speculative-config",)
+    return EngineFailure(
+        stage=stage,
+        cause=cause,
+        evidence=found.line[:1000],
+        shortfall=shortfall(numbers),
+        facts=numbers,
+        words=words,
+        bounds=implied_bounds(cause, numbers, words),
+    )
 
 
 def classify(log: str, *, exit_code: int | None, stage: str, device_gib: float | None = None) -> EngineFailure:
@@ -117,50 +156,3 @@ def classify(log: str, *, exit_code: int | None, stage: str, device_gib: float |
     lines = [line for line in log.splitlines() if line.strip()]
     evidence = lines[-1].strip()[:1000] if lines else "an empty log"
     return EngineFailure(stage=stage, cause="unknown", evidence=evidence, exit_code=exit_code)
-
-
-_IN_GIB = {"KiB": 1 / 1024**2, "MiB": 1 / 1024, "GiB": 1.0}
-_LOGGED_KV = re.compile(r"Available KV cache memory: (-?[\d.]+) GiB")
-_DEVICE = re.compile(
-    r"total capacity of ([\d.]+) GiB|\([\d.]+/([\d.]+)\) GiB for KV cache|\([\d.]+/([\d.]+) GiB\) on startup"
-)
-
-
-def _facts(found: _Cause, log: str) -> dict[str, float]:
-    facts: dict[str, float] = {}
-    if found.match is not None:
-        for name, text in found.match.groupdict().items():
-            if text is None:
-                continue
-            match name:
-                case "tried" | "free":
-                    number, unit = text.split()
-                    facts[f"{name}_gib"] = float(number) * _IN_GIB[unit]
-                case _:
-                    facts[name] = float(text)
-    kv = _LOGGED_KV.findall(log)
-    if kv:
-        facts.setdefault("available_gib", min(float(value) for value in kv))
-    device = _DEVICE.search(log)
-    if device:
-        facts.setdefault("device_gib", float(next(value for value in device.groups() if value)))
-    if "needed_gib" not in facts and facts.get("available_gib", 0) > 0 and facts.get("kv_cache_tokens"):
-        # The oldest wording of kv_too_small counts tokens only.
-        facts["needed_gib"] = facts["available_gib"] * facts["max_model_len"] / facts["kv_cache_tokens"]
-    return facts
-
-
-def _shortfall(facts: Mapping[str, float]) -> float:
-    """Missing GiB / device GiB in [0, 1]; 0 when either isn't known."""
-    device_gib = facts.get("device_gib")
-    if not device_gib or "wanted_gib" in facts:
-        return 0.0
-    if "tried_gib" in facts and "free_gib" in facts:
-        missing_gib = facts["tried_gib"] - facts["free_gib"]
-    elif "available_gib" in facts:
-        missing_gib = facts.get("needed_gib", 0.0) - facts["available_gib"]
-        if "needed_gib" not in facts and facts["available_gib"] > 0:
-            return 0.0
-    else:
-        return 0.0
-    return min(max(missing_gib / device_gib, 0.0), 1.0)

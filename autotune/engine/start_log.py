@@ -7,8 +7,10 @@ log, each for its own GPU.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Literal, get_args
 
+from autotune.engine.log_lines import log_lines, unfolded
 from autotune.spec.measurement import StartFacts
 
 Stage = Literal[
@@ -17,7 +19,10 @@ Stage = Literal[
 STAGES: tuple[str, ...] = get_args(Stage)
 
 _WORDINGS: tuple[tuple[Stage, str], ...] = (
-    ("ready", r"Application startup complete"),
+    (
+        "ready",
+        r"Application startup complete|Avg (?:prompt|generation) throughput: |\"(?:GET|POST) /\S* HTTP/1\.\d\" \d{3}",
+    ),
     ("warm_up", r"init engine \(profile|Starting vLLM (?:API )?server|Warming up sampler|Graph capturing finished"),
     ("graphs", r"Capturing CUDA graph"),
     (
@@ -49,11 +54,16 @@ def stage_of_line(line: str) -> Stage | None:
     return next((stage for stage, pattern in _STAGE_LINES if pattern.search(line)), None)
 
 
+def stage_of_reading(readings: Iterable[str]) -> Stage | None:
+    """That of a line which may have been folded (`log_lines`)."""
+    return next((stage for line in readings if (stage := stage_of_line(line))), None)
+
+
 def stage_reached(text: str) -> Stage:
     """The last stage that the log entered."""
     stage: Stage = "imports"
-    for line in text.splitlines():
-        stage = stage_of_line(line) or stage
+    for line in log_lines(text):
+        stage = stage_of_reading(line.readings) or stage
     return stage
 
 
@@ -82,6 +92,7 @@ def read_facts(text: str) -> StartFacts:
 
     A compiled model may report one `torch.compile` line per part; each rank's own figure is the total.
     """
+    text = unfolded(text)
     found: dict[str, float] = {}
     for name, patterns in _FIGURES.items():
         for pattern in patterns:

@@ -17,7 +17,7 @@ from autotune.history.schema import FACTS, REQUESTS, RUNGS, TRIALS
 from autotune.history.tables import MEASURED_FIELDS
 from autotune.spec.config import EngineConfig
 from autotune.spec.measurement import METRICS, Measurement, StartFacts
-from autotune.spec.verdict import Books, Broken, Dominated, Infeasible, Invalid, Measured, Verdict
+from autotune.spec.verdict import Books, Bound, Broken, Dominated, Infeasible, Invalid, Measured, Verdict
 
 _NULLABLE = {pa.int64(): pd.Int64Dtype(), pa.bool_(): pd.BooleanDtype()}
 """Whole numbers stay whole in a frame although some are missing."""
@@ -110,10 +110,12 @@ def _verdict(row: dict[str, Any]) -> Verdict:
             return Dominated(by=tuple(row["dominated_by"]), measurement=_measurement(row, row["reference_rung"]))
         case "infeasible":
             rung = row["reference_rung"]
+            bounds = tuple(Bound.read(form) for form in json.loads(row["bounds"] or "[]"))
             return Infeasible(
                 cause=row["cause"],
                 evidence=row["evidence"],
                 shortfall=row["shortfall"],
+                bounds=bounds,
                 measurement=None if rung is None else _measurement(row, rung),
             )
         case "invalid":

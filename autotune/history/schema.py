@@ -130,6 +130,7 @@ TRIAL_COLUMNS: tuple[Column, ...] = (
     _text("cause", "class of the failure (infeasible and broken)"),
     _text("evidence", "the log line that shows the cause (infeasible)"),
     _real("shortfall", "missing memory / device memory, 0 when unknown (infeasible)", "share"),
+    _text("bounds", "what the failure implies for single flags, as `read-log` has it (infeasible)", "JSON"),
     Column(
         name="dominated_by",
         type=pa.list_(pa.int64()),

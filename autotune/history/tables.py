@@ -124,8 +124,9 @@ def _verdict_row(verdict: Verdict) -> dict[str, Any]:
     match verdict:
         case Measured():
             return {}
-        case Infeasible(cause=cause, evidence=evidence, shortfall=shortfall):
-            return {"cause": cause, "evidence": evidence, "shortfall": shortfall}
+        case Infeasible(cause=cause, evidence=evidence, shortfall=shortfall, bounds=bounds):
+            implied = json.dumps([bound.form() for bound in bounds]) if bounds else None
+            return {"cause": cause, "evidence": evidence, "shortfall": shortfall, "bounds": implied}
         case Dominated(by=by):
             return {"dominated_by": list(by)}
         case Invalid(reasons=reasons):

@@ -11,6 +11,8 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
+from shutil import copyfile
 from typing import Any
 
 from ray.tune.search import Searcher
@@ -31,7 +33,7 @@ from autotune.search.confirmation import (
 )
 from autotune.search.study import SpaceExhausted, Study, Suggestion
 from autotune.spec.measurement import Measurement
-from autotune.spec.verdict import Books, Broken, Dominated, Invalid, Measured, Verdict, verdict_name
+from autotune.spec.verdict import Books, Broken, Dominated, Infeasible, Invalid, Measured, Verdict, verdict_name
 from autotune.trial.climb import Outcome
 
 log = logging.getLogger(__name__)
@@ -232,6 +234,8 @@ class VtuneSearcher(Searcher):  # type: ignore[misc]  # ray has no types
         verdict, ledger = record.verdict, self._ledger
         again = isinstance(verdict, Broken | Invalid) and record.attempt < self._max_attempts
         event = f"trial {record.trial} {verdict_name(verdict)}"
+        if isinstance(verdict, Infeasible | Broken) and verdict.cause == "unknown":
+            event += f" (of an unknown cause: {self._run.failures(record.trial, record.attempt)} has the whole log)"
         if again and not ledger.interrupted:
             self._waiting.insert(0, replace(live.suggestion, attempt=record.attempt + 1))
             event += ": will be tried again"
@@ -252,10 +256,15 @@ class VtuneSearcher(Searcher):  # type: ignore[misc]  # ray has no types
 
 
 def keep_failure(run: RunDir, record: TrialRecord) -> None:
-    """failures/<trial>/: what happened, with which words, and where the engine's whole log is."""
+    """failures/<trial>/: what happened, with which words, and where the engine's whole log is.
+
+    Beside it, where the cause isn't known: the folder is then all that a report needs."""
     row = {key: value for key, value in trial_row(record).items() if value is not None}
+    folder = run.failures(record.trial, record.attempt)
     engine_log = run.logs(record.trial, record.attempt) / "engine.log"
     if engine_log.exists():
+        if row.get("cause") == "unknown":
+            engine_log = Path(copyfile(engine_log, folder / engine_log.name))
         row["engine_log"] = str(engine_log.relative_to(run.path))
-    file = run.failures(record.trial, record.attempt) / "failure.json"
+    file = folder / "failure.json"
     file.write_text(json.dumps(row, indent=1, default=str) + "\n")

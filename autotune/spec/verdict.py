@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from autotune.spec.measurement import Measurement
 
@@ -16,6 +17,46 @@ class Measured:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Bound:
+    """What a failure says about one flag, on the same model, GPU and vLLM, the other flags being as they were.
+
+    None = it doesn't say. `raise_by_gib`: by so much of the device's memory; `divides`: the value must divide it;
+    `unknown`: this vLLM has no such flag; `when`: only under this condition, in words.
+    """
+
+    flag: str
+    at_most: float | None = None
+    below: float | None = None
+    at_least: float | None = None
+    above: float | None = None
+    raise_by_gib: float | None = None
+    one_of: tuple[str, ...] | None = None
+    none_of: tuple[str, ...] | None = None
+    divides: float | None = None
+    unknown: bool | None = None
+    when: str | None = None
+
+    def form(self) -> dict[str, Any]:
+        """As JSON has it: only what it says, whole numbers as integers. `Bound.read` is its inverse."""
+        return {name: _plain(value) for name, value in asdict(self).items() if value is not None}
+
+    @classmethod
+    def read(cls, form: Mapping[str, Any]) -> Bound:
+        given: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in form.items()}
+        return cls(**given)
+
+
+def _plain(value: object) -> object:
+    match value:
+        case tuple():
+            return list(value)
+        case float() if value.is_integer():
+            return int(value)
+        case _:
+            return value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Infeasible:
     """The engine can't run with these flags. `shortfall`: missing GiB / device GiB in [0, 1]; 0 when unknown.
     `measurement`: of the last reference rung, where the engine died only after it, under stress."""
@@ -24,6 +65,7 @@ class Infeasible:
     evidence: str
     shortfall: float = 0.0
     measurement: Measurement | None = None
+    bounds: tuple[Bound, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,10 +115,18 @@ class EngineFailure:
     after_s: float = 0.0
     """Seconds from the start of the process to its failure."""
     facts: Mapping[str, float] = field(default_factory=dict)
+    words: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """What the message named: flags, values, backends."""
+    bounds: tuple[Bound, ...] = ()
 
     @property
     def blames_configuration(self) -> bool:
         return not self.cause.startswith(("infra.", "env."))
+
+    @property
+    def worth_a_retry(self) -> bool:
+        """Whether the same configuration may well start the next time, with nothing changed."""
+        return self.cause.startswith("infra.") and self.cause != "infra.cancelled"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

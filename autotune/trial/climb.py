@@ -112,7 +112,7 @@ def failed(failure: EngineFailure) -> Verdict:
     """An engine that failed by its flags is infeasible; one that failed by its surroundings teaches nothing."""
     evidence = f"{failure.stage}: {failure.evidence}" if failure.evidence else failure.stage
     if failure.blames_configuration:
-        return Infeasible(cause=failure.cause, evidence=evidence, shortfall=failure.shortfall)
+        return Infeasible(cause=failure.cause, evidence=evidence, shortfall=failure.shortfall, bounds=failure.bounds)
     return Broken(error=evidence, cause=failure.cause)
 
 

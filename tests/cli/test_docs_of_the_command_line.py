@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 from collections.abc import Iterator
@@ -16,9 +17,22 @@ from autotune.cli.main import app
 from autotune.spec.measurement import METRICS
 from autotune.spec.verdict import Infeasible
 
+LOGS = Path(__file__).parents[1] / "fixtures" / "logs" / "reports"
 DOCS = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
 # Keys below these are names that a user or vLLM gave, or names of metrics.
-OPEN = {"fixed", "flags", "metrics", "versions", "verdicts", "by_use", "by_verdict", "env", "incumbent", "environment"}
+OPEN = {
+    "fixed",
+    "flags",
+    "metrics",
+    "versions",
+    "verdicts",
+    "by_use",
+    "by_verdict",
+    "env",
+    "incumbent",
+    "environment",
+    "facts",
+}
 
 
 def section(command: str) -> str:
@@ -63,11 +77,14 @@ def run(tmp_path: Path) -> str:
         ["report"],
         ["report", "-o", "report.md"],
         ["best"],
+        ["read-log", str(LOGS / "cfg-02-sel.log")],
+        ["read-log", "start.log"],
     ],
 )
 def test_every_key_of_an_answer_is_documented(vtune: Vtune, run: str, words: list[str]) -> None:
     Path("model").mkdir()
     Path("model/config.json").write_text(json.dumps(MODEL))
+    Path("start.log").write_bytes(gzip.decompress((LOGS.parent / "h200_vllm0.24_base.log.gz").read_bytes()))
     result = vtune(*words, "--json")
     assert result.exit_code == 0, result.stderr
     answer: dict[str, Any] = json.loads(result.stdout)
@@ -91,7 +108,7 @@ MODEL = {
 
 def test_every_command_is_documented() -> None:
     commands = [command.callback.__name__ for command in app.registered_commands if command.callback]
-    assert [name for name in commands if f"`vtune {name}" not in DOCS] == []
+    assert [name for name in commands if f"`vtune {name.replace('_', '-')}" not in DOCS] == []
 
 
 def test_every_option_of_search_is_documented(vtune: Vtune) -> None:

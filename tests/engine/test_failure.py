@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -11,8 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autotune.engine.failure import classify, first_failure
-from autotune.engine.failure_rules import REMEDIES, RULES
-from autotune.spec.verdict import EngineFailure
+from autotune.engine.failure_classes import REMEDIES, remedy
+from autotune.engine.failure_rules import RULES
+from autotune.spec.verdict import Bound, Broken, EngineFailure, Infeasible
+from autotune.trial.climb import failed
 
 FAILURES = {
     "h200_vllm0.24_err-flag": "config.invalid",
@@ -114,6 +118,34 @@ def test_four_errors_of_one_study_are_four_classes() -> None:
             "infra.profiling_race",
         ),
         ("OSError: [Errno 98] Address already in use", "infra.port_race"),
+        # As vLLM 0.32 words them (vllm/config, vllm/engine/arg_utils.py, vllm/v1).
+        ("ValueError: Cannot set both `pooling_type` and `seq_pooling_type`", "config.conflict"),
+        ("ValueError: --mamba-block-size can only be set with --enable-prefix-caching", "config.conflict"),
+        ("ValueError: speculative_max_model_len=9 cannot be larger than draft_max_model_len=8", "config.conflict"),
+        ("ValueError: `--nnodes 2` requires `--data-parallel-backend mp`", "config.conflict"),
+        ("ValueError: Adaptive verification is not currently compatible with LoRA", "config.conflict"),
+        (
+            "ValueError: Chunked MM input disabled but max_tokens_per_mm_item (9000) is larger than"
+            " max_num_batched_tokens (8192). Please increase max_num_batched_tokens.",
+            "config.conflict",
+        ),
+        ("ValueError: fp4 quantization is currently not supported in xpu.", "config.unsupported"),
+        ("RuntimeError: FlashAttention only support fp16 and bf16 data type", "config.unsupported"),
+        ("ValueError: Model Runner V2 requires Triton.", "config.unsupported"),
+        ("ValueError: Selected backend X is not valid for this configuration. Reason: y", "config.unsupported"),
+        (
+            "ValueError: World size (4) is larger than the number of available GPUs (2) in this node.",
+            "config.unsupported",
+        ),
+        ("ValueError: max_model_len must be a positive integer, got 0: int.", "config.invalid"),
+        ("ValueError: Unknown dtype: fp7", "config.invalid"),
+        ("ValueError: Invalid compilation mode: 9. Valid modes are: 0, 1", "config.invalid"),
+        (
+            "ValueError: Cannot auto-fit max_model_len: not enough GPU memory available to serve even a single token.",
+            "capacity.no_kv_blocks",
+        ),
+        ("RuntimeError: No CUDA GPUs are available", "infra.gpu_busy"),
+        ("(raylet) node_manager.cc:3069: 1 Workers (tasks / actors) killed due to memory pressure", "infra.host_oom"),
         ("OSError: nowhere/model is not a local folder and is not a valid model identifier", "config.invalid"),
     ],
 )
@@ -156,6 +188,114 @@ def test_shortfall_is_zero_where_the_device_or_the_gap_is_unknown() -> None:
     assert failure(log("reports/cap-06-mamba"), device_gib=80.0).shortfall == 0
 
 
+def bounds(name: str, *, device_gib: float | None = None) -> list[dict[str, object]]:
+    found = failure(log(name), device_gib=device_gib).bounds
+    return [{key: value for key, value in asdict(bound).items() if value is not None} for bound in found]
+
+
+@pytest.mark.parametrize(
+    ("name", "bound"),
+    [
+        ("reports/cap-01-v0", {"flag": "max-model-len", "at_most": 7344}),
+        (
+            "reports/cap-01-v1_no_estimate",
+            {"flag": "max-model-len", "at_most": 435_595},
+        ),  # 9.97 / 24.00 of what was asked
+        ("reports/cap-01-v1_estimate", {"flag": "max-model-len", "at_most": 34736}),
+        ("reports/cap-03-neg", {"flag": "gpu-memory-utilization", "raise_by_gib": 1.54}),
+        ("reports/cap-06-mamba", {"flag": "max-num-seqs", "at_most": 600}),
+        ("reports/oom-01-sampler", {"flag": "max-num-seqs", "below": 256}),
+        (
+            "reports/cap-04-a",
+            {"flag": "gpu-memory-utilization", "at_most": 0.7494, "when": "the memory stays taken"},
+        ),
+        ("reports/par-03-err", {"flag": "dtype", "one_of": ("float16",), "when": "quantization is awq"}),
+        (
+            "reports/par-04-trace",
+            {"flag": "pipeline-parallel-size", "at_most": 1, "when": "speculative-config is given"},
+        ),
+        ("reports/ver-01-err1", {"flag": "disable-log-requests", "unknown": True}),
+        ("h200_vllm0.24_err-len-config", {"flag": "max-model-len", "at_most": 32768}),
+        ("h200_vllm0.24_err-len-kv", {"flag": "max-model-len", "at_most": 719_888}),
+    ],
+)
+def test_numbers_and_names_become_bounds(name: str, bound: dict[str, object]) -> None:
+    assert bounds(name)[0] == bound
+
+
+def test_a_value_that_every_backend_rejects_is_dead_and_one_that_some_take_is_bound_to_them() -> None:
+    assert bounds("reports/cfg-02-sel") == [
+        {"flag": "block-size", "none_of": ("106",)},
+        {"flag": "attention-backend", "one_of": ("FLASHINFER", "TRITON_ATTN"), "when": "kv-cache-dtype is fp8"},
+    ]
+
+
+def test_missing_memory_becomes_a_least_utilization_where_share_and_device_are_known() -> None:
+    (bound,) = bounds("h200_vllm0.24_err-util011", device_gib=139.8)
+    assert bound == {"flag": "gpu-memory-utilization", "above": pytest.approx(0.11 + 1.86 / 139.8, abs=1e-4)}
+    assert bounds("h200_vllm0.24_err-util011", device_gib=2.0) == []  # no share of this device would do
+    lower, weights = bounds("reports/cap-03-neg", device_gib=22.1)
+    assert lower["raise_by_gib"] == 1.54
+    assert weights["above"] == pytest.approx(14.29 / 22.1, abs=1e-4)
+
+
+def test_without_speculation_pipeline_parallelism_itself_is_bounded() -> None:
+    found = failure("NotImplementedError: Pipeline parallelism is not supported for this model.")
+    assert [(bound.flag, bound.at_most, bound.when) for bound in found.bounds] == [("pipeline-parallel-size", 1, None)]
+
+
+def test_what_torch_ran_out_of_memory_for_is_what_vllm_raises_from_it() -> None:
+    text = (
+        "INFO GPU KV cache size: 1,000 tokens\n"
+        "ERROR torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 MiB.\n"
+        "ERROR RuntimeError: CUDA out of memory occurred when warming up sampler with 64 dummy requests."
+    )
+    assert failure(text).cause == "oom.sampler_warmup"
+
+
+def test_a_log_that_begins_with_the_traceback_has_its_stage_from_vllms_functions() -> None:
+    text = '  File "gpu_model_runner.py", line 9, in profile_run\ntorch.OutOfMemoryError: CUDA out of memory.'
+    assert failure(text).cause == "oom.profiling"
+
+
+@pytest.mark.parametrize(
+    ("cause", "again"),
+    [("infra.gpu_busy", True), ("infra.hub", True), ("infra.cancelled", False), ("env.missing_dependency", False)],
+)
+def test_only_what_may_be_gone_the_next_time_is_worth_a_retry(cause: str, again: bool) -> None:
+    assert EngineFailure(stage="imports", cause=cause, evidence="").worth_a_retry == again
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("reports/cap-01-v1_estimate", "max-model-len at most 34736"),
+        ("reports/ver-01-err1", "requests aren't logged unless enable-log-requests is given"),
+        ("h200_vllm0.24_err-flag", "this vLLM has no flag no-such-flag"),
+    ],
+)
+def test_a_remedy_says_what_the_failure_itself_says(name: str, words: str) -> None:
+    assert words in remedy(failure(log(name)))
+
+
+def test_a_missing_package_is_named() -> None:
+    assert remedy(failure(log("reports/cfg-05-errors").split("---")[1])).endswith("arctic-inference==0.1.1")
+
+
+def test_a_trial_that_could_not_run_carries_the_bounds_and_one_that_may_run_does_not() -> None:
+    found = failure(log("reports/cap-06-mamba"))
+    verdict = failed(found)
+    assert isinstance(verdict, Infeasible)
+    assert verdict.bounds == found.bounds != ()
+    assert isinstance(failed(failure(log("reports/cap-04-a"))), Broken)
+
+
+def test_a_bound_survives_being_written() -> None:
+    for name in ("reports/cfg-02-sel", "reports/cap-01-v0", "reports/ver-01-err1"):
+        for bound in failure(log(name)).bounds:
+            assert Bound.read(json.loads(json.dumps(bound.form()))) == bound
+
+
 def test_a_busy_gpu_says_nothing_about_the_configuration() -> None:
     busy = failure(log("reports/cap-04-a"))
     assert not busy.blames_configuration
@@ -183,26 +323,6 @@ def test_every_class_has_a_remedy_and_is_in_the_documentation() -> None:
     )
     assert documented == set(REMEDIES)
     assert {rule.cause for rule in RULES} - {"oom"} <= set(REMEDIES)
-
-
-numbers = st.integers(min_value=1, max_value=999_999)
-prefixes = st.sampled_from(
-    [
-        "",
-        "   14.28 ",
-        "12:00:01 ",
-        "(EngineCore_DP0 pid=77) ",
-        "(Worker_TP3 pid=1234) ERROR 01-02 03:04:05 [multiproc_executor.py:852] ",
-        "ERROR 04-05 01:12:55 [core.py:390] ",
-    ]
-)
-
-
-@given(prefixes, numbers, numbers)
-def test_class_and_bound_do_not_depend_on_prefix_and_numbers(prefix: str, asked: int, bound: int) -> None:
-    line = f"{prefix}ValueError: max_num_seqs ({asked}) exceeds available Mamba cache blocks ({bound}). Each decode ..."
-    found = failure(line)
-    assert (found.cause, found.facts["max_num_seqs_bound"]) == ("capacity.state_blocks", bound)
 
 
 @given(st.text())

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from autotune.history.record import Role, TrialRecord
 from autotune.spec.config import EngineConfig
 from autotune.spec.measurement import METRICS, Measurement, StartFacts
-from autotune.spec.verdict import Books, Broken, Dominated, Infeasible, Invalid, Measured, Verdict
+from autotune.spec.verdict import Books, Bound, Broken, Dominated, Infeasible, Invalid, Measured, Verdict
 
 COUNTED = {"preemptions"}
 number = st.floats(allow_nan=False, allow_infinity=False, width=64)
@@ -36,6 +36,16 @@ def measurements(draw: st.DrawFn, gpus: int = 1) -> Measurement:
     )
 
 
+bounds = st.builds(
+    Bound,
+    flag=text,
+    at_most=st.none() | st.floats(-1e6, 1e6),
+    one_of=st.none() | st.lists(text, max_size=2).map(tuple),
+    unknown=st.none() | st.just(True),
+    when=st.none() | text,
+)
+
+
 def verdicts(gpus: int) -> st.SearchStrategy[Verdict]:
     return st.one_of(
         st.builds(Measured, measurement=measurements(gpus)),
@@ -45,6 +55,7 @@ def verdicts(gpus: int) -> st.SearchStrategy[Verdict]:
             evidence=text,
             shortfall=st.floats(0, 1),
             measurement=st.none() | measurements(gpus),
+            bounds=st.lists(bounds, max_size=2).map(tuple),
         ),
         st.builds(Dominated, by=st.lists(count, max_size=3).map(tuple), measurement=measurements(gpus)),
         st.builds(Invalid, reasons=st.lists(text, max_size=3).map(tuple)),
