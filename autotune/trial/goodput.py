@@ -135,9 +135,9 @@ def hopeless(rung: Rung, records: Sequence[RequestRecord], slos: Sequence[Slo], 
 
 
 def stay_s(reference: Measurement, tried: Sequence[Tried], rate_rps: float) -> float:
-    """How long a request stays at about this rate: the median of the nearest rate that was tried, else the reference
-    rung's. 0 where neither says."""
-    known = [one for one in tried if one.measurement.e2e_p50_ms is not None]
+    """How long a request stays at about this rate: the median of the nearest rate that held, else the reference rung's.
+    Where requests pile up they stay for as long as the rung lasts, which says nothing. 0 where neither says."""
+    known = [one for one in tried if one.held and one.measurement.e2e_p50_ms is not None]
     nearest = min(known, key=lambda one: abs(math.log(one.rate_rps / rate_rps)), default=None)
     e2e_ms = (nearest.measurement if nearest else reference).e2e_p50_ms
     return (e2e_ms or 0.0) / 1e3

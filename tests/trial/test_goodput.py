@@ -174,15 +174,17 @@ def test_an_engine_that_only_fills_doesn_t_fall_behind() -> None:
     assert not falls_behind([record(i / 70.0, 0.2, stays_s=4.0) for i in range(1400)], until_s=20.0)
 
 
-def test_a_rung_lasts_several_times_as_long_as_a_request_stays_at_the_nearest_rate() -> None:
+def test_a_rung_lasts_several_times_as_long_as_a_request_stays_at_the_nearest_rate_that_held() -> None:
     reference = measured(e2e_p50_ms=5_000.0)
     tried = [
         Tried(rate_rps=10.0, held=True, measurement=measured(e2e_p50_ms=1_000.0)),
-        Tried(rate_rps=40.0, held=False, measurement=measured(e2e_p50_ms=3_000.0)),
+        Tried(rate_rps=40.0, held=True, measurement=measured(e2e_p50_ms=3_000.0)),
+        Tried(rate_rps=60.0, held=False, measurement=measured(e2e_p50_ms=9_000.0)),
     ]
     assert stay_s(reference, [], 10.0) == 5.0
     assert stay_s(reference, tried, 12.0) == 1.0
     assert stay_s(reference, tried, 30.0) == 3.0
+    assert stay_s(reference, tried, 60.0) == 3.0, "requests that pile up stay as long as the rung lasts"
     assert SEARCH.rung(1, 12.0, least_s=4.0).duration_s == 4.0
     assert replace(SEARCH, duration_s=9.0).rung(1, 12.0, least_s=4.0).duration_s == 9.0
 
