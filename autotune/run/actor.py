@@ -121,7 +121,7 @@ class TrialActor(tune.Trainable):  # type: ignore[misc]  # ray has no types
         try:
             story = climb(
                 self._engines.resolve(task.config),
-                context.workload,
+                context.workload.lengthened(task.stretch),
                 name=task.name,
                 slos=context.slos,
                 seed=task.seed,
