@@ -3,16 +3,14 @@
 `python -m benchmarks.aa [--quick]`. Each simulated search has a default and `CANDIDATES` candidates that are all the
 same; every run differs by log-normal noise of the between-run CV that `benchmarks.baseline_noise` measured on CPU
 engines (figure `between_run_cv`: of its quiet runs where it had at least `ENOUGH_QUIET`, else of all of them, as
-`between_run_cv_quiet` says, 1 or 0; `between_run_cv_confirmed`: of rungs as long as those that a confirmation runs).
-What is measured again, how often and in which order, and what is concluded, is decided by the code that real searches
-use (`search.confirmation`, `search.conclusion`, `run.ledger`); only Ray and the engines are left out. The budget is
-that of the shipped space tiny-cpu; a run takes `RUN_S`, and longer where its rung is longer.
+`between_run_cv_quiet` says, 1 or 0). What is measured again, how often and in which order, and what is concluded, is
+decided by the code that real searches use (`search.confirmation`, `search.conclusion`, `run.ledger`); only Ray and the
+engines are left out. The budget is that of the shipped space tiny-cpu, a run takes `RUN_S`.
 
 - `false_better_share`: of `searches` with nothing to find, those that conclude "better". Wanted: at most 0.05.
 - `power_10pct`: one of the candidates is 10 % better in the first objective; the share of searches that conclude
   "better" with that one. Wanted: at least 0.8. `power_5pct` likewise, for 5 %.
-- `false_better_share_cv_3pct`, `power_10pct_cv_3pct`, ...: the same for engines whose runs, long or short, differ by 3
-  and 5 %.
+- `false_better_share_cv_3pct`, `power_10pct_cv_3pct`, ...: the same for engines whose runs differ by 3 and 5 %.
 - `confirmation_runs`: mean number of runs that screening and confirmation took, and `confirmation_s` their time.
 
 Real A/A searches on CPU engines: `benchmarks.aa_real`.
@@ -31,7 +29,7 @@ import pyarrow as pa
 from autotune.history.record import Role, TrialRecord
 from autotune.run.ledger import Ledger
 from autotune.search.conclusion import Conclusion, conclude
-from autotune.search.confirmation import baseline_of, baseline_repeats, next_step, stretch
+from autotune.search.confirmation import baseline_of, baseline_repeats, next_step
 from autotune.spec.config import EngineConfig
 from autotune.spec.measurement import Measurement, StartFacts
 from autotune.spec.objective import Budget, Objective
@@ -43,8 +41,7 @@ from benchmarks.result import Result, read
 
 CANDIDATES = 30
 SEARCHES, QUICK_SEARCHES = 400, 40
-LOAD_S = 3.6
-RUN_S = 9.0
+RUN_S = 6.0
 """A run of tiny-cpu on two cores, start and stop included, without the second that lies between two runs."""
 WALL_S = 1200.0
 ENOUGH_QUIET = 8
@@ -63,14 +60,13 @@ class Searched:
     right: bool
     gain: float | None
     runs: int
-    confirmation_s: float
 
 
 class SimulatedSearch:
     """Candidate 0 is `effect` better in the first objective, the rest are the default by other names."""
 
-    def __init__(self, *, cv: float, confirmed_cv: float, effect: float, seed: int) -> None:
-        self.cv, self.confirmed_cv, self.effect, self.seed = cv, confirmed_cv, effect, seed
+    def __init__(self, *, cv: float, effect: float, seed: int) -> None:
+        self.cv, self.effect, self.seed = cv, effect, seed
         self.rng = np.random.default_rng([seed, 0xAA])
         self.now = 0.0
         self.ledger = Ledger(problem=problem(seed), devices=1, clock=lambda: self.now, began=0.0)
@@ -106,18 +102,16 @@ class SimulatedSearch:
             right=winner is not None and self.effect > 0 and winner.config == candidate(0),
             gain=winner.gains[OBJECTIVES[0].metric].gain if winner is not None else None,
             runs=sum(record.role in ("screen", "confirm") for record in records),
-            confirmation_s=sum(r.ended_at - r.started_at + 1.0 for r in records if r.role in ("screen", "confirm")),
         )
 
     def measure(self, role: Role, config: EngineConfig) -> None:
         assert baseline_of(self.ledger.records) in (None, candidate(None))
-        longer = stretch(self.ledger.records) if role == "confirm" else 1.0
-        noise = np.exp((self.confirmed_cv if role == "confirm" else self.cv) * self.rng.standard_normal(2))
+        noise = np.exp(self.cv * self.rng.standard_normal(2))
         effect = 1 + (self.effect if config == candidate(0) else 0.0)
         measurement = Measurement(
             rung="busy",
             complete=True,
-            duration_s=LOAD_S * longer,
+            duration_s=3.5,
             requests=120,
             finished=120,
             failed=0,
@@ -125,8 +119,7 @@ class SimulatedSearch:
             output_tok_per_s_per_gpu=float(2500.0 * effect * noise[0]),
             ttft_p99_ms=float(200.0 * noise[1]),
         )
-        run_s = RUN_S + LOAD_S * (longer - 1)
-        began, self.now = self.now, self.now + run_s + 1.0
+        began, self.now = self.now, self.now + RUN_S + 1.0
         record = TrialRecord(
             trial=len(self.ledger.records),
             attempt=1,
@@ -138,14 +131,14 @@ class SimulatedSearch:
             workload="busy",
             measurements=(measurement,),
             facts=StartFacts(),
-            books=Books(load_s=run_s),
+            books=Books(load_s=RUN_S),
             gpus=1,
             devices=("cpu",),
             node="here",
             argv=(),
             engine_reused=False,
             started_at=began,
-            ended_at=began + run_s,
+            ended_at=began + RUN_S,
         )
         self.ledger.records.append(record)
 
@@ -174,17 +167,16 @@ def problem(seed: int) -> Problem:
     )
 
 
-def searches(count: int, *, cv: float, confirmed_cv: float, effect: float) -> Iterator[Searched]:
+def searches(count: int, *, cv: float, effect: float) -> Iterator[Searched]:
     for seed in range(count):
-        yield SimulatedSearch(cv=cv, confirmed_cv=confirmed_cv, effect=effect, seed=seed).run()
+        yield SimulatedSearch(cv=cv, effect=effect, seed=seed).run()
 
 
-def measured_cvs() -> tuple[float, float, bool]:
-    """CVs of the first objective in the search and in the confirmation, and whether they are of quiet runs."""
+def measured_cv() -> tuple[float, bool]:
+    """The CV of the first objective, and whether it is of quiet runs."""
     figures = read("baseline_noise").figures
     quiet = figures["quiet_runs"] >= ENOUGH_QUIET and "cv_output_tok_per_s" in figures
-    prefix = "cv" if quiet else "cv_all"
-    return figures[f"{prefix}_output_tok_per_s"], figures[f"{prefix}_confirmed_output_tok_per_s"], quiet
+    return figures["cv_output_tok_per_s" if quiet else "cv_all_output_tok_per_s"], quiet
 
 
 def main() -> None:
@@ -192,18 +184,12 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help=f"{QUICK_SEARCHES} searches of each kind; not written")
     quick = parser.parse_args().quick
     count = QUICK_SEARCHES if quick else SEARCHES
-    cv, confirmed_cv, is_quiet = measured_cvs()
-    figures: dict[str, float] = {
-        "searches": count,
-        "between_run_cv": cv,
-        "between_run_cv_confirmed": confirmed_cv,
-        "between_run_cv_quiet": float(is_quiet),
-    }
+    cv, is_quiet = measured_cv()
+    figures: dict[str, float] = {"searches": count, "between_run_cv": cv, "between_run_cv_quiet": float(is_quiet)}
     rows: list[dict[str, float | bool | None]] = []
-    others = ((other, other, f"_cv_{round(100 * other)}pct") for other in OTHER_CVS)
-    for at, confirmed, suffix in ((cv, confirmed_cv, ""), *others):
+    for at, suffix in ((cv, ""), *((other, f"_cv_{round(100 * other)}pct") for other in OTHER_CVS)):
         for effect, name in ((0.0, "false_better_share"), (0.10, "power_10pct"), (0.05, "power_5pct")):
-            found = list(searches(count, cv=at, confirmed_cv=confirmed, effect=effect))
+            found = list(searches(count, cv=at, effect=effect))
             figures[f"{name}{suffix}"] = sum(s.right if effect else s.better for s in found) / count
             rows += [
                 {"cv": at, "effect": effect, "better": s.better, "right": s.right, "gain": s.gain, "runs": s.runs}
@@ -211,7 +197,7 @@ def main() -> None:
             ]
             if not effect:
                 figures[f"confirmation_runs{suffix}"] = math.fsum(s.runs for s in found) / count
-                figures[f"confirmation_s{suffix}"] = math.fsum(s.confirmation_s for s in found) / count
+                figures[f"confirmation_s{suffix}"] = figures[f"confirmation_runs{suffix}"] * (RUN_S + 1.0)
     result = Result(name="aa", figures=figures)
     print(result.table())
     if not quick:

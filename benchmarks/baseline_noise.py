@@ -5,9 +5,8 @@ prompts for each run, as in a search. `benchmarks.aa` takes the noise of its sim
 
 What is measured is the engine's own variation and not that of its neighbours: processor time that other programs took
 while the load ran is counted, and a run counts as quiet where it was at most `QUIET_SHARE`. The first run warms files
-and compile caches up and counts for nothing. The workload's rung is run twice per engine start, then once as long as a
-confirmation runs it; figures are those of the second (`cv_*`) and of the long one (`cv_confirmed_*`). They are standard
-deviations of logarithms (`cv_*`: of quiet runs; `cv_all_*`: of all but the first).
+and compile caches up and counts for nothing. The workload's rung is run twice per engine start; figures are those of
+the second. They are standard deviations of logarithms (`cv_*`: of quiet runs; `cv_all_*`: of all but the first).
 """
 
 from __future__ import annotations
@@ -29,10 +28,8 @@ import pyarrow.parquet as pq
 from autotune.engine.catalogue import read_catalogue
 from autotune.run.engines import EngineKit
 from autotune.run.options import SearchOptions
-from autotune.search.confirmation import TIMES
 from autotune.spec.space_file import Overrides, parse_problem, read_sources
 from autotune.spec.verdict import Measured
-from autotune.spec.workload import lengthened
 from autotune.trial.climb import Outcome, Snapshot, climb
 from benchmarks.result import RESULTS, Result
 
@@ -60,10 +57,9 @@ def main() -> None:
     for metric in METRICS:
         name = metric.removesuffix("_ms").removesuffix("_per_gpu")
         for prefix, chosen in (("cv", [row for row in rows if row["quiet"]]), ("cv_all", rows[1:])):
-            for column, kind in ((metric, ""), (f"confirmed_{metric}", "confirmed_")):
-                values = [float(row[column] or 0.0) for row in chosen]
-                if len(values) > 2 and min(values) > 0:
-                    figures[f"{prefix}_{kind}{name}"] = statistics.stdev(map(math.log, values))
+            values = [float(row[metric] or 0.0) for row in chosen]
+            if len(values) > 2 and min(values) > 0:
+                figures[f"{prefix}_{name}"] = statistics.stdev(map(math.log, values))
     result = Result(name="baseline_noise", figures=figures)
     print(result.table())
     if not given.quick:
@@ -79,8 +75,7 @@ def measure(quiet_runs: int, *, longest_s: float) -> list[dict[str, float | bool
     kit = EngineKit(options=options, known_flags=frozenset(catalogue.flags) | catalogue.server_flags)
     rows: list[dict[str, float | bool | None]] = []
     busy = problem.workload.reference
-    long = replace(lengthened(busy, TIMES), name="confirmed")
-    workload = replace(problem.workload, rungs=(replace(busy, name="first"), busy, long))
+    workload = replace(problem.workload, rungs=(replace(busy, name="first"), busy))
     end = time.monotonic() + longest_s
     with tempfile.TemporaryDirectory(prefix="vtune-noise-") as logs:
         engines = kit.open(Path(logs))
@@ -105,8 +100,7 @@ def measure(quiet_runs: int, *, longest_s: float) -> list[dict[str, float | bool
                     raise SystemExit(f"run {len(rows)}: {outcome.verdict}")
                 measurement = outcome.verdict.measurement
                 values = {metric: measurement.value(metric) for metric in METRICS}
-                for place, kind in ((0, "first"), (2, "confirmed")):
-                    values |= {f"{kind}_{metric}": outcome.measurements[place].value(metric) for metric in METRICS}
+                values |= {f"first_{metric}": outcome.measurements[0].value(metric) for metric in METRICS}
                 quiet = bool(rows) and others <= QUIET_SHARE
                 rows.append({"run": len(rows), "began": began, "quiet": quiet, "others_share": others, **values})
                 print(rows[-1], flush=True)

@@ -121,7 +121,7 @@ class TrialActor(tune.Trainable):  # type: ignore[misc]  # ray has no types
         try:
             story = climb(
                 self._engines.resolve(task.config),
-                context.workload.lengthened(task.stretch),
+                context.workload,
                 name=task.name,
                 slos=context.slos,
                 seed=task.seed,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 import time
 from collections import Counter
@@ -12,15 +11,7 @@ from dataclasses import dataclass, field
 from autotune.history.record import TrialRecord
 from autotune.run.progress import Progress, RunningTrial
 from autotune.run.task import TrialTask
-from autotune.search.confirmation import (
-    CANDIDATE_ROLES,
-    CONTENDERS,
-    FINALISTS,
-    SCREEN_RUNS,
-    cv_of,
-    repeats_for,
-    stretch,
-)
+from autotune.search.confirmation import CANDIDATE_ROLES, CONTENDERS, FINALISTS, SCREEN_RUNS, cv_of, repeats_for
 from autotune.search.dominance import front
 from autotune.search.study import Suggestion
 from autotune.spec.measurement import Measurement
@@ -115,23 +106,14 @@ class Ledger:
             return gpu_left - busy_s <= kept
         return False
 
-    def _reserve_runs(self) -> float:
-        """For screening and confirmation, in runs as long as those of the search."""
-        longer, run_s = stretch(self.records), self.seconds_per_run()
-        cv = cv_of(self.records, self.problem.objectives[0].metric) / math.sqrt(longer)
-        as_many = 1.0 + self.longer_s() / run_s if run_s else 1.0
-        return CONTENDERS * SCREEN_RUNS + (1 + FINALISTS) * repeats_for(cv) * as_many
+    def _reserve_runs(self) -> int:
+        cv = cv_of(self.records, self.problem.objectives[0].metric)
+        return CONTENDERS * SCREEN_RUNS + (1 + FINALISTS) * repeats_for(cv)
 
     def seconds_per_run(self) -> float | None:
         """From one start to the next, the median of the valid runs; None before the first."""
         took = [r.ended_at - r.started_at for r in self.records if isinstance(r.verdict, Measured)]
         return statistics.median(took) + TURNAROUND_S if took else None
-
-    def longer_s(self) -> float:
-        """How much longer a run of the confirmation takes than one of the search."""
-        took = [r.verdict.measurement.duration_s for r in self.records if isinstance(r.verdict, Measured)]
-        rungs = len(self.problem.workload.reference_rungs)
-        return (stretch(self.records) - 1.0) * rungs * statistics.median(took) if took else 0.0
 
     def confirmation_runs(self, *, slots: int, since: int) -> int:
         """How many runs the confirmation may still take; `since`: the last candidate's number, after which its own
@@ -139,7 +121,6 @@ class Ledger:
         run_s = self.seconds_per_run()
         if run_s is None or self.over():
             return 0
-        run_s += self.longer_s()
         own = [r for r in self.records if r.trial > since and r.role in ("screen", "confirm")]
         budget, most = self.problem.budget, 10_000.0
         wall_left, gpu_left = self.wall_s_left(), self.gpu_s_left()

@@ -30,7 +30,6 @@ from autotune.search.confirmation import (
     baseline_of,
     baseline_repeats,
     next_step,
-    stretch,
 )
 from autotune.search.study import SpaceExhausted, Study, Suggestion
 from autotune.spec.measurement import Measurement
@@ -150,7 +149,6 @@ class VtuneSearcher(Searcher):  # type: ignore[misc]  # ray has no types
             config=suggestion.config,
             seed=self._ledger.problem.seed * 1_000_003 + traffic * 101 + attempt,
             stress=self._is_last_confirmation(suggestion),
-            stretch=stretch(self._ledger.records) if suggestion.role == "confirm" else 1.0,
         )
         self._packing.start(trial_id, task.config.gpus)
         self._ledger.live[trial_id] = LiveTrial(task=task, suggestion=suggestion, since=self._ledger.clock())

@@ -11,8 +11,7 @@ from autotune.spec.config import EngineConfig
 class TrialTask:
     """What one trial is to do; it travels as `{"task": ...}`, Ray Tune's config of the trial.
 
-    `stress`: its engine is to show at the end that it survives peak load. `stretch`: how many times as long as the
-    workload says its reference rungs last.
+    `stress`: its engine is to show at the end that it survives peak load.
     """
 
     trial: int
@@ -20,7 +19,6 @@ class TrialTask:
     config: EngineConfig
     seed: int
     stress: bool = False
-    stretch: float = 1.0
 
     @property
     def name(self) -> str:

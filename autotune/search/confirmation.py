@@ -34,9 +34,6 @@ FEWEST_REPEATS, MOST_REPEATS = 3, 10
 WORTH = 0.10
 """Gain in the first objective that the number of repeats is chosen for."""
 CANDIDATE_ROLES: tuple[Role, ...] = ("default", "incumbent", "search")
-LEAST_S, MOST_S, TIMES = 10.0, 30.0, 3.0
-"""How long a confirmed rung lasts: this many times as long as in the search, within these limits. A run costs an engine
-start anyway, and what differs between short rungs averages out in longer ones."""
 REPEAT_EVERY = 8
 """Candidates between two repeats of the baseline."""
 
@@ -81,15 +78,11 @@ def next_step(
     seed: int,
 ) -> Step:
     """Of a search whose last candidate has its verdict: screening, or (`screened`, or nothing to screen) the
-    confirmation. `room`: runs that the budget has left for it, each as long as one of the confirmation."""
+    confirmation. `room`: runs that the budget has left for it."""
     baseline = baseline_of(records)
     cv = cv_of(records, objective.metric)
     found = contenders(records, objective, slos, cv=cv)
-    plan = allot(
-        runs=room,
-        contenders=min(len(found), FINALISTS) if screened else len(found),
-        cv=cv / math.sqrt(stretch(records)),
-    )
+    plan = allot(runs=room, contenders=min(len(found), FINALISTS) if screened else len(found), cv=cv)
     if baseline is None or not found:
         return Step(repeats=(), says="nothing is confirmed: no candidate that keeps the limits beat the baseline")
     if plan is None:
@@ -104,18 +97,6 @@ def next_step(
         repeats=blocks(arms, role="confirm", repeats=plan.repeats, seed=seed),
         says=f"confirming: {plan.finalists} of the candidates and the baseline, {plan.repeats} times each",
     )
-
-
-def stretch(records: Sequence[TrialRecord]) -> float:
-    """How many times as long as in the search the reference rungs last when a configuration is confirmed, 1 or more.
-    From the candidates' runs alone: it stays the same through a confirmation."""
-    seen = [
-        record.verdict.measurement.duration_s
-        for record in records
-        if record.role in CANDIDATE_ROLES and isinstance(record.verdict, Measured)
-    ]
-    took_s = statistics.median(seen) if seen else 0.0
-    return max(1.0, min(MOST_S, max(LEAST_S, TIMES * took_s)) / took_s) if took_s > 0 else 1.0
 
 
 def baseline_repeats(candidates: int, trials: int | None) -> int:

@@ -228,17 +228,6 @@ class GoodputSearch:
         )
 
 
-def lengthened(rung: Rung, times: float) -> Rung:
-    """The same load for `times` as long. A batch, a ramp and a trace are what they are, and stay so."""
-    match rung.arrivals:
-        case ClosedLoop(concurrency=concurrency) if rung.duration_s == 0 and rung.requests < 2 * concurrency:
-            return rung
-        case RampArrivals() | TraceArrivals():
-            return rung
-        case _:
-            return replace(rung, requests=math.ceil(times * rung.requests), duration_s=times * rung.duration_s)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
     """`shapes` are mixed by their `share`s; with a `trace` there are none. `reference_rungs` name the rungs that every
@@ -283,11 +272,6 @@ class Workload:
             return self.trace.mean_output_tokens
         shares = sum(shape.share for shape in self.shapes)
         return sum(shape.share * mean(shape.output) for shape in self.shapes) / shares
-
-    def lengthened(self, times: float) -> Workload:
-        """With reference rungs that last `times` as long."""
-        rungs = (lengthened(r, times) if r.name in self.reference_rungs else r for r in self.rungs)
-        return replace(self, rungs=tuple(rungs))
 
     @property
     def reference(self) -> Rung:

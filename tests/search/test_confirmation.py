@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -26,9 +25,7 @@ from autotune.search.confirmation import (
     cv_of,
     noise_of,
     repeats_for,
-    stretch,
 )
-from autotune.spec.verdict import Measured
 
 pytestmark = pytest.mark.timeout(10)
 
@@ -93,26 +90,6 @@ def test_what_breaks_a_limit_lost_requests_or_lost_to_the_baseline_is_no_contend
 def test_where_less_is_better_the_lowest_comes_first() -> None:
     records = [DEFAULT, run(1, "search", {"a": 1}, 1.0, 40.0), run(2, "search", {"a": 2}, 1.0, 39.0)]
     assert contenders(records, LATENCY, (), cv=0.05) == (config({"a": 2}), config({"a": 1}))
-
-
-@pytest.mark.parametrize(
-    ("took_s", "lasts_s"), [(1.0, 10.0), (3.5, 10.5), (8.0, 24.0), (14.0, 30.0), (30.0, 30.0), (200.0, 200.0)]
-)
-def test_a_confirmed_rung_lasts_three_times_as_long_within_limits_and_never_less(took_s: float, lasts_s: float) -> None:
-    records = [took(run(0, "default", {}, 100.0), took_s), took(run(1, "search", {"max-num-seqs": 8}, 100.0), took_s)]
-    assert stretch(records) * took_s == pytest.approx(lasts_s)
-    confirmed = took(run(2, "confirm", {}, 100.0), lasts_s)
-    assert stretch([*records, confirmed, confirmed, confirmed]) == stretch(records), "it must not grow by itself"
-
-
-def test_where_nothing_was_measured_no_rung_is_stretched() -> None:
-    assert stretch([]) == 1.0
-
-
-def took(record: TrialRecord, duration_s: float) -> TrialRecord:
-    assert isinstance(record.verdict, Measured)
-    measurement = replace(record.verdict.measurement, duration_s=duration_s)
-    return replace(record, verdict=Measured(measurement=measurement))
 
 
 def test_after_screening_the_runs_that_chose_a_contender_no_longer_speak_for_it() -> None:

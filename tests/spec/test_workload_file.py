@@ -277,28 +277,3 @@ def test_a_rung_can_t_be_called_as_those_of_the_goodput_search() -> None:
     text = GOODPUT.replace("{given}", "{requests: 50}").replace("steady", "goodput 1")
     with pytest.raises(UserError, match="goodput 1"):
         parse_workload(text, file="w.yaml")
-
-
-@pytest.mark.parametrize(
-    ("rung", "requests", "duration_s"),
-    [
-        ("concurrency: 16, requests: 120, duration: 4 s", 300, 10.0),
-        ("concurrency: 16, requests: 120", 300, 0.0),
-        ("rate: 4 /s, requests: 100", 250, 0.0),
-        ("concurrency: 16, requests: 31", 31, 0.0),  # a batch
-        ("rate: [1 /s, 9 /s], requests: 100, duration: 30 s", 100, 30.0),  # a ramp
-    ],
-)
-def test_a_longer_rung_is_the_same_load_for_longer(rung: str, requests: int, duration_s: float) -> None:
-    text = f"""
-name: w
-requests: {{prompt_tokens: 64, output_tokens: 16}}
-rungs: [{{name: other, concurrency: 1, requests: 10}}, {{name: it, {rung}}}]
-reference_rungs: [it]
-"""
-    short = parse_workload(text, file="w.yaml")
-    longer = short.lengthened(2.5)
-    assert (longer.reference.requests, longer.reference.duration_s) == (requests, duration_s)
-    assert longer.reference.arrivals == short.reference.arrivals
-    assert longer.rungs[0] == short.rungs[0], "only what trials are compared on"
-    assert short.lengthened(1.0) == short
