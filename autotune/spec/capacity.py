@@ -1,32 +1,25 @@
 """How much KV cache an engine will have: an estimate from the model's shape, made before anything is started.
 
-It is an estimate. Weights and KV bytes follow from the shape; what vLLM needs besides (activations, sampler, CUDA
-graphs, context) is a formula fitted to start logs of vLLM 0.24 on an H200 (tests/spec/test_capacity.py holds it to
-within 2 % of those). Another GPU, back end or version may differ by a GiB or two, hybrid and state-space models by
-more. The start log of a real engine always wins.
+It is an estimate. Weights and KV bytes follow from the shape; what vLLM needs besides is counted where it can be and
+measured where it can't (`engine_memory`), on one kind of GPU and one version: how far off that is
+`python -m benchmarks.memory_model` says. Another GPU, back end or version may differ by a GiB or two, hybrid and
+state-space models by more. The start log of a real engine always wins (`capacity_learned`).
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from autotune.errors import UserError
 from autotune.spec.config import EngineConfig, FlagValue
+from autotune.spec.engine_memory import LOADED_GIB, GraphFlags, Overhead, overhead
 from autotune.spec.flag import nearest
 from autotune.spec.model import ModelShape
 from autotune.spec.units import size_gib
 
 _GIB = 1024**3
-_CONTEXT_GIB = 1.0
-"""CUDA context, cuBLAS and NCCL buffers: what 0.24's logs leave unexplained, within 0.2 GiB."""
-_GRAPH_GIB_PER_SIZE = 0.001
-"""0.52 GiB for sizes up to 512, 0.14 GiB up to 128."""
-_COMMUNICATION_GIB = 0.6
-_SAMPLER_BYTES_PER_LOGIT = 10
-"""bf16 logits, their fp32 copy and the sorted one."""
-
 _FALLBACK: Mapping[str, FlagValue] = {
     "gpu-memory-utilization": 0.92,
     "max-num-batched-tokens": 8192,
@@ -151,26 +144,37 @@ def estimate(
     tensor, pipeline = (_whole(config, known, f"{kind}-parallel-size") for kind in ("tensor", "pipeline"))
     quantization = config.flags.get("quantization")
     weights = shape.weight_bytes_as(str(quantization) if quantization else None) / tensor / pipeline / _GIB
-    other = _other_gib(config, shape, known, tensor=tensor)
-    bytes_per_token = kv_bytes_per_token(config, shape)
+    weights += shape.rotary_bytes / _GIB + LOADED_GIB
+    other = _overhead(config, shape, known).total_gib
     fixed = config.flags.get("kv-cache-memory-bytes")
     if isinstance(fixed, int):
         kv_gib = fixed / _GIB
     else:
         kv_gib = gpu_gib * _number(config, known, "gpu-memory-utilization") - weights - other
-    tokens = max(0, int(kv_gib * _GIB / bytes_per_token))
     length = config.flags.get("max-model-len")
     length = length if isinstance(length, int) and length > 0 else shape.max_positions
-    return Capacity(
+    nothing_yet = Capacity(
         gpus=config.gpus,
         gpu_gib=gpu_gib,
         weights_gib=weights,
         other_gib=other,
-        kv_gib=kv_gib,
-        kv_bytes_per_token=bytes_per_token,
-        kv_tokens=tokens,
+        kv_gib=0.0,
+        kv_bytes_per_token=kv_bytes_per_token(config, shape),
+        kv_tokens=0,
         max_model_len=length,
-        max_concurrency=_concurrency(shape, tokens, length),
+        max_concurrency=None,
+    )
+    return with_kv(nothing_yet, shape, kv_gib=kv_gib)
+
+
+def with_kv(capacity: Capacity, shape: ModelShape, *, kv_gib: float) -> Capacity:
+    """The same engine with another amount of KV cache."""
+    tokens = max(0, int(kv_gib * _GIB / capacity.kv_bytes_per_token))
+    return replace(
+        capacity,
+        kv_gib=kv_gib,
+        kv_tokens=tokens,
+        max_concurrency=_concurrency(shape, tokens, capacity.max_model_len),
     )
 
 
@@ -183,19 +187,15 @@ def _concurrency(shape: ModelShape, tokens: int, length: int | None) -> float | 
     return tokens / (length * (1 - windowed) + kept * windowed)
 
 
-def _other_gib(config: EngineConfig, shape: ModelShape, known: Mapping[str, FlagValue], *, tensor: int) -> float:
-    """Context, graphs, and the larger of two peaks: a full step of activations, or the sampler's logits."""
-    tokens, seqs = _whole(config, known, "max-num-batched-tokens"), _whole(config, known, "max-num-seqs")
-    inner = shape.intermediate if not shape.experts else shape.hidden * 2
-    activations = tokens * shape.dtype_bytes * (3 * inner / tensor + 2 * shape.hidden)
-    sampler = min(seqs, tokens) * shape.vocabulary * _SAMPLER_BYTES_PER_LOGIT
-    graphs = 0.0
-    if config.flags.get("enforce-eager") is not True:
-        largest = config.flags.get("max-cudagraph-capture-size")
-        largest = largest if isinstance(largest, int) else min(2 * seqs, 512)
-        graphs = largest * _GRAPH_GIB_PER_SIZE
-    communication = _COMMUNICATION_GIB if tensor > 1 else 0.0
-    return _CONTEXT_GIB + graphs + communication + max(activations, sampler) / _GIB
+def _overhead(config: EngineConfig, shape: ModelShape, known: Mapping[str, FlagValue]) -> Overhead:
+    return overhead(
+        shape,
+        tokens=_whole(config, known, "max-num-batched-tokens"),
+        sequences=_whole(config, known, "max-num-seqs"),
+        tensor=_whole(config, known, "tensor-parallel-size"),
+        pipeline=_whole(config, known, "pipeline-parallel-size"),
+        graphs=GraphFlags.of(config.flags),
+    )
 
 
 def _number(config: EngineConfig, known: Mapping[str, FlagValue], name: str) -> float:
