@@ -96,6 +96,20 @@ def gpu_gib(given: str) -> float:
     )
 
 
+def server_defaults(gpu: str) -> dict[str, FlagValue]:
+    """What vLLM's API server takes on this GPU for flags that aren't given (vllm/engine/arg_utils.py,
+    `get_batch_defaults`): they depend on the GPU, and a catalogue that was read without one has others.
+
+    Raises UserError as `gpu_gib` does.
+    """
+    memory_gib = gpu_gib(gpu)
+    if memory_gib >= 160:
+        return {"max-num-batched-tokens": 16384, "max-num-seqs": 1024}
+    if memory_gib >= 70 and "a100" not in gpu.lower():
+        return {"max-num-batched-tokens": 8192, "max-num-seqs": 1024}
+    return {"max-num-batched-tokens": 2048, "max-num-seqs": 256}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capacity:
     """GiB are per GPU; tokens and concurrency are those of one engine (one data-parallel rank).

@@ -99,7 +99,7 @@ class GraphFlags:
         if self.eager or self.mode == "NONE":
             return 0
         largest = self.largest if self.largest is not None else min(2 * sequences, GRID[-1])
-        sizes = [size for size in GRID if size <= largest]
+        sizes = [size for size in (*GRID, *range(GRID[-1] + 16, largest + 1, 16)) if size <= largest]
         pieces = 0 if self.mode in _FULL_GRAPHS_ONLY else len(sizes)
         full = 0 if self.mode == "PIECEWISE" else sum(size <= sequences for size in sizes)
         return pieces + full

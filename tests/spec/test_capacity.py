@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 from spec_shapes import DEEPSEEK_V2_LITE, GEMMA_3_TEXT, QWEN_7B, QWEN_72B, QWEN_72B_FP8, shape
 
 from autotune.errors import UserError
-from autotune.spec.capacity import Capacity, estimate, gpu_gib, kv_bytes_per_token
+from autotune.spec.capacity import Capacity, estimate, gpu_gib, kv_bytes_per_token, server_defaults
 from autotune.spec.config import EngineConfig, FlagValue
 
 H200 = 139.8
@@ -103,3 +103,12 @@ def test_a_gpu_is_known_by_name_or_by_size(name: str, gib: float) -> None:
 def test_an_unknown_gpu_is_a_user_error(name: str) -> None:
     with pytest.raises(UserError, match="--gpu"):
         gpu_gib(name)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "tokens", "sequences"),
+    [("H200", 8192, 1024), ("80 GiB", 8192, 1024), ("A100-SXM4-80GB", 2048, 256), ("L4", 2048, 256),
+     ("B200", 16384, 1024)],
+)  # fmt: skip
+def test_an_api_servers_defaults_depend_on_the_gpu(gpu: str, tokens: int, sequences: int) -> None:
+    assert server_defaults(gpu) == {"max-num-batched-tokens": tokens, "max-num-seqs": sequences}

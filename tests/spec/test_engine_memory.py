@@ -27,6 +27,11 @@ def test_graphs_are_estimated_about_as_vllm_estimates_them(tokens: int, sequence
     assert needed(tokens, sequences).graphs_gib == pytest.approx(gib, abs=0.03)
 
 
+def test_a_larger_limit_than_vllms_own_adds_graphs_beyond_the_grid() -> None:
+    flags: dict[str, FlagValue] = {"max-cudagraph-capture-size": 1024, "compilation-config.cudagraph_mode": "PIECEWISE"}
+    assert GraphFlags.of(flags).count(64) == 51 + 32
+
+
 def test_an_eager_engine_has_no_graphs() -> None:
     assert needed(8192, 1024, enforce_eager=True).graphs_gib == 0
 
