@@ -92,6 +92,25 @@ def doomed(config: EngineConfig, prediction: Prediction) -> str | None:
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """What a search knows of memory before it starts: enough to reject candidates that can't start.
+
+    A judgment depends on the configuration alone, as `Study.ask` wants it: it isn't corrected by the search's starts.
+    """
+
+    shape: ModelShape
+    gpu_gib: float
+    defaults: Mapping[str, FlagValue]
+
+    def doomed(self, config: EngineConfig) -> str | None:
+        """See `doomed` of this module. Another model than the shape's isn't judged: its shape isn't known."""
+        if config.flags.get("model") is not None:
+            return None
+        found = predict(config, self.shape, gpu_gib=self.gpu_gib, defaults=self.defaults)
+        return doomed(config, found)
+
+
 def _prediction(found: Capacity, shape: ModelShape, *, kv_gib: float, margin_gib: float, starts: int) -> Prediction:
     return Prediction(
         expected=with_kv(found, shape, kv_gib=kv_gib),
