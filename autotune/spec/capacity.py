@@ -16,6 +16,7 @@ from autotune.errors import UserError
 from autotune.spec.config import EngineConfig, FlagValue
 from autotune.spec.engine_memory import LOADED_GIB, GraphFlags, Overhead, overhead
 from autotune.spec.flag import nearest
+from autotune.spec.kv_cache import kv_bytes_per_token, request_bytes
 from autotune.spec.model import ModelShape
 from autotune.spec.units import size_gib
 
@@ -28,8 +29,6 @@ _FALLBACK: Mapping[str, FlagValue] = {
     "pipeline-parallel-size": 1,
     "kv-cache-dtype": "auto",
 }
-
-_KV_BYTES = {"auto": None, "bfloat16": 2.0, "float16": 2.0, "half": 2.0, "float32": 4.0}
 
 GPU_GIB: Mapping[str, float] = {
     "B200": 178.4,
@@ -114,8 +113,8 @@ def server_defaults(gpu: str) -> dict[str, FlagValue]:
 class Capacity:
     """GiB are per GPU; tokens and concurrency are those of one engine (one data-parallel rank).
 
-    `kv_gib` may be negative: that is missing. `max_concurrency`: requests of full max-model-len at once, None when the
-    length isn't known.
+    `kv_gib` may be negative: that is missing. `kv_bytes_per_request`: of one of full max-model-len (`kv_cache`), and
+    `max_concurrency`: so many of them at once; None when the length isn't known.
     """
 
     gpus: int
@@ -124,6 +123,7 @@ class Capacity:
     other_gib: float
     kv_gib: float
     kv_bytes_per_token: float
+    kv_bytes_per_request: float | None
     kv_tokens: int
     max_model_len: int | None
     max_concurrency: float | None
@@ -132,22 +132,6 @@ class Capacity:
     def fits(self) -> bool:
         """Whether at least one request of full length has room."""
         return self.kv_gib > 0 and (self.max_concurrency is None or self.max_concurrency >= 1)
-
-
-def kv_bytes_per_token(config: EngineConfig, shape: ModelShape) -> float:
-    """On one GPU. Grouped-query attention: K and V of the KV heads that the GPU holds, which tensor parallelism divides
-    until one head is left; MLA: the compressed latent, which it doesn't divide. Pipeline parallelism divides layers.
-    """
-    tensor, pipeline = _whole(config, {}, "tensor-parallel-size"), _whole(config, {}, "pipeline-parallel-size")
-    kv_dtype = str(config.flags.get("kv-cache-dtype") or "auto")
-    width = _KV_BYTES.get(kv_dtype)
-    if width is None:
-        width = shape.dtype_bytes if kv_dtype == "auto" else (0.5 if "4" in kv_dtype.split("_")[0] else 1.0)
-    layers = -(-shape.layers // pipeline)
-    if shape.kv_latent:
-        return layers * shape.kv_latent * width
-    heads = max(1, shape.kv_heads // tensor)
-    return layers * 2 * heads * shape.head_size * width
 
 
 def estimate(
@@ -167,6 +151,7 @@ def estimate(
         kv_gib = gpu_gib * _number(config, known, "gpu-memory-utilization") - weights - other
     length = config.flags.get("max-model-len")
     length = length if isinstance(length, int) and length > 0 else shape.max_positions
+    step_tokens = _whole(config, known, "max-num-batched-tokens")
     nothing_yet = Capacity(
         gpus=config.gpus,
         gpu_gib=gpu_gib,
@@ -174,31 +159,24 @@ def estimate(
         other_gib=other,
         kv_gib=0.0,
         kv_bytes_per_token=kv_bytes_per_token(config, shape),
+        kv_bytes_per_request=request_bytes(config, shape, length, step_tokens=step_tokens) if length else None,
         kv_tokens=0,
         max_model_len=length,
         max_concurrency=None,
     )
-    return with_kv(nothing_yet, shape, kv_gib=kv_gib)
+    return with_kv(nothing_yet, kv_gib=kv_gib)
 
 
-def with_kv(capacity: Capacity, shape: ModelShape, *, kv_gib: float) -> Capacity:
+def with_kv(capacity: Capacity, *, kv_gib: float) -> Capacity:
     """The same engine with another amount of KV cache."""
-    tokens = max(0, int(kv_gib * _GIB / capacity.kv_bytes_per_token))
+    room = max(0.0, kv_gib * _GIB)
+    token, request = capacity.kv_bytes_per_token, capacity.kv_bytes_per_request
     return replace(
         capacity,
         kv_gib=kv_gib,
-        kv_tokens=tokens,
-        max_concurrency=_concurrency(shape, tokens, capacity.max_model_len),
+        kv_tokens=int(room / token) if token else 0,
+        max_concurrency=room / request if request else None,
     )
-
-
-def _concurrency(shape: ModelShape, tokens: int, length: int | None) -> float | None:
-    """Layers with a sliding window keep only the window's tokens of each request."""
-    if not length:
-        return None
-    kept = min(length, shape.window) if shape.window else length
-    windowed = shape.window_layers / shape.layers
-    return tokens / (length * (1 - windowed) + kept * windowed)
 
 
 def _overhead(config: EngineConfig, shape: ModelShape, known: Mapping[str, FlagValue]) -> Overhead:
@@ -209,6 +187,7 @@ def _overhead(config: EngineConfig, shape: ModelShape, known: Mapping[str, FlagV
         tensor=_whole(config, known, "tensor-parallel-size"),
         pipeline=_whole(config, known, "pipeline-parallel-size"),
         graphs=GraphFlags.of(config.flags),
+        made_up=config.flags.get("load-format") == "dummy",
     )
 
 

@@ -15,10 +15,12 @@ from autotune.spec.config import EngineConfig, FlagValue
 from autotune.spec.measurement import StartFacts
 from autotune.spec.model import ModelShape
 
+_COLD_GIB = 0.5
 _COLD_OF_WEIGHTS = 0.03
-_COLD_OF_OTHER = 0.5
-"""Before any start of a slice: weights may be off by 3 % (layers that quantization leaves out, tied embeddings), the
-rest by half. Assumed, for GPUs and versions that weren't measured."""
+_COLD_OF_OTHER = 0.25
+"""Before any start of a slice: half a GiB, and besides 3 % of the weights (layers that quantization leaves out, tied
+embeddings) and a quarter of what else is needed. Chosen, not fitted: other GPUs differ by up to 0.5 GiB in the little
+that is known of them (benchmarks/memory_model/public.json)."""
 _WARM_GIB = 0.25
 """After a start of the same layout: of the benchmark's pairs (benchmarks/memory_model) none is further off than 0.2."""
 _LAYOUT = ("tensor-parallel-size", "pipeline-parallel-size", "quantization", "enforce-eager")
@@ -58,16 +60,16 @@ def predict(
     """
     found = estimate(config, shape, gpu_gib=gpu_gib, defaults=defaults)
     if _fixed(config):
-        return _prediction(found, shape, kv_gib=found.kv_gib, margin_gib=0.0, starts=0)
-    cold_gib = _COLD_OF_WEIGHTS * found.weights_gib + _COLD_OF_OTHER * found.other_gib
+        return _prediction(found, kv_gib=found.kv_gib, margin_gib=0.0, starts=0)
+    cold_gib = _COLD_GIB + _COLD_OF_WEIGHTS * found.weights_gib + _COLD_OF_OTHER * found.other_gib
     usable = [one for one in seen if one.facts.kv_cache_gib is not None and not _fixed(one.config)]
     if not usable:
-        return _prediction(found, shape, kv_gib=found.kv_gib, margin_gib=cold_gib, starts=0)
+        return _prediction(found, kv_gib=found.kv_gib, margin_gib=cold_gib, starts=0)
     alike = [one for one in usable if _layout(one.config) == _layout(config)]
     misses = [_miss_gib(one, shape, gpu_gib=gpu_gib, defaults=defaults) for one in alike or usable]
     miss = statistics.median(misses)
     margin_gib = max(_WARM_GIB if alike else cold_gib / 2, *(abs(one - miss) for one in misses))
-    return _prediction(found, shape, kv_gib=found.kv_gib + miss, margin_gib=margin_gib, starts=len(misses))
+    return _prediction(found, kv_gib=found.kv_gib + miss, margin_gib=margin_gib, starts=len(misses))
 
 
 def doomed(config: EngineConfig, prediction: Prediction) -> str | None:
@@ -111,11 +113,11 @@ class Memory:
         return doomed(config, found)
 
 
-def _prediction(found: Capacity, shape: ModelShape, *, kv_gib: float, margin_gib: float, starts: int) -> Prediction:
+def _prediction(found: Capacity, *, kv_gib: float, margin_gib: float, starts: int) -> Prediction:
     return Prediction(
-        expected=with_kv(found, shape, kv_gib=kv_gib),
-        pessimistic=with_kv(found, shape, kv_gib=kv_gib - margin_gib),
-        optimistic=with_kv(found, shape, kv_gib=kv_gib + margin_gib),
+        expected=with_kv(found, kv_gib=kv_gib),
+        pessimistic=with_kv(found, kv_gib=kv_gib - margin_gib),
+        optimistic=with_kv(found, kv_gib=kv_gib + margin_gib),
         starts=starts,
     )
 
@@ -133,4 +135,4 @@ def _layout(config: EngineConfig) -> tuple[FlagValue, ...]:
 
 
 def _fixed(config: EngineConfig) -> bool:
-    return config.flags.get("kv-cache-memory-bytes") is not None
+    return isinstance(config.flags.get("kv-cache-memory-bytes"), int)

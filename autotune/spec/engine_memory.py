@@ -6,7 +6,8 @@ profiling run has two steps, one after the other, so that the higher one counts:
 model, then the sampler for max-num-seqs.
 
 Four constants are measured, on an H200 with vLLM 0.24 (benchmarks/memory_model): `LOADED_GIB`, `_CONTEXT_GIB`,
-`_LEAST_PEAK_GIB` and `_GRAPH_BYTES_PER_LAYER`. The bytes per token and per logit are counted, and agree with the logs.
+`_GRAPH_BYTES_PER_LAYER` and `_BYTES_PER_LOGIT`. The bytes of a token between matrices are counted, and agree with the
+logs at 8192 and 16384 tokens.
 """
 
 from __future__ import annotations
@@ -25,22 +26,21 @@ LOADED_GIB = 0.1
 0.10 and 0.09 GiB for the 7B shape in bf16 and fp8, 0.11 for the 72B shape."""
 _CONTEXT_GIB = 0.36
 """cuBLAS and FlashAttention kernels as they are loaded, their workspaces. The 7B shape's starts leave 0.34 to 0.37
-unexplained, the 72B shape's one 0.37. The CUDA context itself is there before vLLM looks, and isn't counted."""
-_LEAST_PEAK_GIB = 0.90
-"""The profiling run of the 7B shape peaks no lower, however small its batch (0.89 to 0.91 at 2048 and 4096 tokens, 64
-and 128 sequences). What it is made of isn't known, so neither is how it grows with the model."""
+unexplained, the 72B shape's one 0.30. The CUDA context itself is there before vLLM looks, and isn't counted."""
 _GRAPH_BYTES_PER_LAYER = 0.18 * 1024**2
 """A graph's nodes: 102 graphs of 28 layers are estimated at 0.51 GiB, 30 of them at 0.14 GiB."""
 _COMMUNICATION_GIB = 0.6
 """NCCL's buffers and those of vLLM's own all-reduce. Assumed: no start with several GPUs was measured."""
 _BYTES_PER_LOGIT = 14
-"""bf16 logits (2), their fp32 copy (4), probabilities (4) and the noise that samples from them (4)."""
+"""By which starts with 512 and 1024 sequences differ. It is what bf16 logits (2), an fp32 copy (4), probabilities (4)
+and the noise that samples from them (4) add up to."""
 _FULL_GRAPHS_ONLY = {"FULL", "FULL_DECODE_ONLY"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overhead:
-    """GiB on one GPU. `activations_gib` and `sampler_gib` are peaks at different times: `peak_gib` counts."""
+    """GiB on one GPU. `activations_gib` and `sampler_gib` are peaks at different times and `least_gib` is a floor:
+    `peak_gib` is the largest of them."""
 
     context_gib: float
     communication_gib: float
@@ -59,9 +59,22 @@ class Overhead:
 
 
 def overhead(
-    shape: ModelShape, *, tokens: int, sequences: int, tensor: int, pipeline: int, graphs: GraphFlags
+    shape: ModelShape,
+    *,
+    tokens: int,
+    sequences: int,
+    tensor: int,
+    pipeline: int,
+    graphs: GraphFlags,
+    made_up: bool,
 ) -> Overhead:
-    """`tokens`: max-num-batched-tokens; `sequences`: max-num-seqs; `tensor` and `pipeline`: degrees of parallelism."""
+    """`tokens`: max-num-batched-tokens; `sequences`: max-num-seqs; `tensor` and `pipeline`: degrees of parallelism;
+    `made_up`: whether the weights are (load-format dummy).
+
+    Making them up leaves a floor under the profiling run's peak: that of the largest tensor, less what loading left.
+    That is 0.92 GiB for the 7B shape, whose small batches peaked at 0.89 to 0.95. Public logs of engines that loaded a
+    checkpoint have no such floor (benchmarks/memory_model/public.json).
+    """
     hidden_bytes = tokens * shape.hidden * shape.dtype_bytes
     rows = min(sequences, tokens)
     return Overhead(
@@ -72,7 +85,7 @@ def overhead(
         activations_gib=(2 * hidden_bytes + tokens * shape.dtype_bytes * _inner_width(shape, tensor)) / _GIB,
         # The step's last hidden states are still there.
         sampler_gib=(hidden_bytes + rows * shape.vocabulary * _BYTES_PER_LOGIT) / _GIB,
-        least_gib=_LEAST_PEAK_GIB + 2 * hidden_bytes / _GIB,
+        least_gib=shape.vocabulary * shape.hidden * shape.dtype_bytes / tensor / _GIB - LOADED_GIB if made_up else 0.0,
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from autotune.errors import UserError
+from autotune.spec.recurrent_state import read_recurrent_state
 
 _DTYPE_BYTES = {"float32": 4, "float": 4, "float16": 2, "half": 2, "bfloat16": 2, "float8_e4m3fn": 1}
 _EXPERT_INTERMEDIATE = ("moe_intermediate_size", "expert_intermediate_size")
@@ -18,7 +19,8 @@ class ModelShape:
 
     `experts` is 0 in a dense model. `kv_latent` is the width of a token's compressed key and value in MLA models
     (DeepSeek), which tensor parallelism doesn't split; 0 elsewhere. `window_layers` of the layers see only the last
-    `window` tokens.
+    `window` tokens; `state_layers` keep a state of `state_bytes` each instead of keys and values, `bare_layers`
+    nothing.
     """
 
     name: str
@@ -42,6 +44,13 @@ class ModelShape:
     kv_latent: int = 0
     window: int | None = None
     window_layers: int = 0
+    state_layers: int = 0
+    state_bytes: int = 0
+    bare_layers: int = 0
+
+    @property
+    def attention_layers(self) -> int:
+        return self.layers - self.state_layers - self.bare_layers
 
     @property
     def rotary_bytes(self) -> int:
@@ -84,6 +93,7 @@ def parse_model_shape(config: Mapping[str, object], *, name: str, weight_bytes: 
     embeddings = vocabulary * hidden * (1 if tied else 2)
     estimated = embeddings * dtype_bytes + int(linear * (bits / 8 if bits else dtype_bytes))
     architectures = config.get("architectures")
+    state = read_recurrent_state(text, layers=layers, dtype_bytes=dtype_bytes)
     window = reader.maybe("sliding_window") if text.get("use_sliding_window", True) else None
     return ModelShape(
         name=name,
@@ -107,6 +117,9 @@ def parse_model_shape(config: Mapping[str, object], *, name: str, weight_bytes: 
         kv_latent=latent + rope if latent else 0,
         window=window,
         window_layers=_window_layers(text, layers, window),
+        state_layers=state.layers,
+        state_bytes=state.bytes,
+        bare_layers=state.bare_layers,
     )
 
 

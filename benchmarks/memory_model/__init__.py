@@ -9,13 +9,14 @@ GPU's memory is taken from its name. Starts are those whose log got as far as "A
   after the first's facts were seen. A slice with one start has no pair.
 - `..._search_...`: the same of the starts of searches on the same kind of GPU (benchmarks/h200), a wider range of
   flags; a correction learns from another start of the searches.
+- `..._public_...`: starts that others have published, on other GPUs, of other models and versions (public.json). Few,
+  with flags that are partly inferred, but nothing of the model was fitted to them.
 - `..._inside_interval_share`: how many of the logged figures lie within the prediction's interval.
-- `kv_gib_abs_err_held_out_...`: the logs again, each shifted by the median error of the other slices instead of by what
-  its own slice has shown.
+- `kv_gib_abs_err_held_out_...`: the logs again, each shifted by the median error of the other slices.
 
-The model's measured constants come from these starts (autotune/spec/engine_memory.py says which from which), and all
-are of one GPU and one version: the cold figures say how well few constants describe many flags, not how well the model
-does on another GPU.
+The model's measured constants come from the logs and searches (autotune/spec/engine_memory.py says which from which),
+which are of one GPU and one version: their cold figures say how well few constants describe many flags, not how well
+the model does elsewhere. For that there are the public starts.
 
 Targets: cold median 0.5, cold maximum 1.0, warm median 0.2.
 """

@@ -9,10 +9,9 @@ from itertools import permutations
 import pyarrow as pa
 
 import benchmarks.memory_model
-from autotune.spec.capacity import gpu_gib
 from autotune.spec.capacity_learned import Prediction, SeenStart, predict
 from autotune.spec.model import ModelShape
-from benchmarks.memory_model.starts import DEFAULTS, GPU, Start, logged, searched, shapes
+from benchmarks.memory_model.starts import Start, logged, public, searched, shapes
 from benchmarks.result import Result
 
 Shapes = Mapping[str, ModelShape]
@@ -83,7 +82,7 @@ def held_out_errors_gib(starts: Sequence[Start], known: Shapes) -> Iterator[floa
 
 
 def _forecast(start: Start, known: Shapes, *, seen: Sequence[SeenStart], after: str | None) -> Forecast:
-    found = predict(start.config, known[start.model], gpu_gib=gpu_gib(GPU), defaults=DEFAULTS, seen=seen)
+    found = predict(start.config, known[start.model], gpu_gib=start.gpu_gib, defaults=start.defaults, seen=seen)
     return Forecast(start=start, after=after, prediction=found)
 
 
@@ -98,9 +97,11 @@ def main() -> None:
     known = shapes()
     figures: dict[str, float] = {}
     rows: list[Forecast] = []
-    for mark, starts in (("", logged()), ("search_", searched())):
+    for mark, starts in (("", logged()), ("search_", searched()), ("public_", public())):
         predicted = {"cold": list(cold(starts, known)), "warm": list(warm(starts, known))}
         for kind, predictions in predicted.items():
+            if not predictions:
+                continue
             errors = [abs(one.error_gib) for one in predictions]
             figures[f"kv_gib_abs_err_{mark}{kind}_median"] = statistics.median(errors)
             figures[f"kv_gib_abs_err_{mark}{kind}_max"] = max(errors)
@@ -117,7 +118,7 @@ def main() -> None:
     for one in rows:
         if one.after is None:
             print(
-                f"{one.start.name:28}{one.start.facts.kv_cache_gib:9.2f}{one.error_gib:+8.2f}", one.start.config.flags
+                f"{one.start.name:34}{one.start.facts.kv_cache_gib:9.2f}{one.error_gib:+8.2f}", one.start.config.flags
             )
     print(result.table())
     if not given.quick:

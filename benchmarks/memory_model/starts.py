@@ -6,13 +6,14 @@ import ast
 import gzip
 import json
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from autotune.engine.start_log import read_facts
 from autotune.history.reading import read_trials
 from autotune.history.rundir import RunDir
+from autotune.spec.capacity import gpu_gib
 from autotune.spec.config import EngineConfig, FlagValue
 from autotune.spec.measurement import StartFacts
 from autotune.spec.model import ModelShape, parse_model_shape
@@ -23,23 +24,27 @@ SEARCHES = (ROOT / "benchmarks/h200/first/run", ROOT / "benchmarks/h200/confirme
 GPU = "H200"
 DEFAULTS: dict[str, FlagValue] = {"max-num-seqs": 1024, "max-num-batched-tokens": 8192}
 """Of vLLM 0.24's API server on this GPU (its own logs: `max_num_batched_tokens=8192`, 51 sizes of graphs up to 512)."""
-_NO_MATTER = {"model", "model-tag", "load-format", "port", "middleware", "served-model-name"}
+_H200_GIB = gpu_gib(GPU)
+_NO_MATTER = {"model", "model-tag", "port", "middleware", "served-model-name"}
 _SHAPES = {"qwen2.5-7b": "7b", "qwen2.5-7b-1m": "7b-1m", "q72": "72b-fp8", "7b": "7b"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """`source`: "log" or "search". `model` names the shape; the slice is that, with the GPU and vLLM's version."""
+    """`source`: "log", "search" or "public". `model` names the shape."""
 
     name: str
     source: str
     model: str
     config: EngineConfig
     facts: StartFacts
+    gpu: str = GPU
+    gpu_gib: float = _H200_GIB
+    defaults: Mapping[str, FlagValue] = field(default_factory=lambda: DEFAULTS)
 
     @property
     def slice(self) -> str:
-        return f"{self.model} {GPU} {self.facts.vllm_version}"
+        return f"{self.model}, {self.gpu}, vLLM {self.facts.vllm_version}"
 
 
 def shapes() -> dict[str, ModelShape]:
@@ -81,3 +86,20 @@ def _trials(folder: Path) -> Iterator[tuple[EngineConfig, StartFacts]]:
     for record in read_trials(RunDir(folder)):
         if record.facts.kv_cache_gib is not None:
             yield record.config, record.facts
+
+
+def public() -> list[Start]:
+    """What others have published of starts on other GPUs: nothing of the model was fitted to these."""
+    return [
+        Start(
+            name=row["name"],
+            source="public",
+            model=row["model"],
+            config=EngineConfig(model=row["model"], flags=row["flags"]),
+            facts=StartFacts(kv_cache_gib=row["kv_cache_gib"], vllm_version=row["vllm_version"]),
+            gpu=row["gpu"],
+            gpu_gib=row["memory_gib"],
+            defaults=row["defaults"],
+        )
+        for row in json.loads((Path(__file__).parent / "public.json").read_text())
+    ]

@@ -11,7 +11,7 @@ from autotune.spec.measurement import StartFacts
 
 H200 = 139.8
 DEFAULTS: dict[str, FlagValue] = {"max-num-seqs": 1024, "max-num-batched-tokens": 8192}
-SMALL_BATCH: dict[str, FlagValue] = {"max-num-batched-tokens": 2048, "max-num-seqs": 64}
+SMALL_BATCH: dict[str, FlagValue] = {"load-format": "dummy", "max-num-batched-tokens": 2048, "max-num-seqs": 64}
 QWEN = shape(QWEN_7B)
 
 
