@@ -62,16 +62,17 @@ def _capacity(console: Console, plan: Plan) -> None:
             str(row.capacity.gpus),
             number(row.capacity.weights_gib),
             number(row.capacity.kv_gib),
+            f"{number(row.prediction.pessimistic.kv_gib)} to {number(row.prediction.optimistic.kv_gib)}",
             number(row.capacity.kv_tokens),
             "-" if row.capacity.max_concurrency is None else f"{row.capacity.max_concurrency:,.1f}",
-            "" if row.capacity.fits else "doesn't fit",
+            "can't fit" if row.impossible else "" if row.capacity.fits else "doesn't fit",
         ]
         for row in plan.capacity
     ]
     on = f" on GPUs of {number(plan.gpu_gib)} GiB" if plan.gpu_gib is not None else ""
-    columns = ["", "GPUs", "weights GiB", "KV GiB", "KV tokens", "full-length requests", ""]
+    columns = ["", "GPUs", "weights GiB", "KV GiB", "between", "KV tokens", "full-length requests", ""]
     say(console)
-    show(console, table(f"Capacity{on}, estimated; GiB per GPU", columns, rows, right=range(1, 6)))
+    show(console, table(f"Capacity{on}, estimated; GiB per GPU", columns, rows, right=range(1, 7)))
 
 
 def _estimate(console: Console, plan: Plan) -> None:

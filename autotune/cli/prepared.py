@@ -16,7 +16,7 @@ from autotune.errors import EnvironmentProblem, UserError
 from autotune.history.rundir import RunDir, RunHeader
 from autotune.report.plan import Plan, plan
 from autotune.run.options import SearchOptions
-from autotune.spec.capacity import gpu_gib
+from autotune.spec.capacity import gpu_gib, server_defaults
 from autotune.spec.catalogue import Catalogue
 from autotune.spec.model import ModelShape
 from autotune.spec.problem import Problem
@@ -61,6 +61,8 @@ def checked(
         allow=allow,
         overrides=Overrides(model=model),
     )
+    if gpu is not None and catalogue.platform == "cpu":
+        problem = replace(problem, defaults={**problem.defaults, **server_defaults(_with_unit(gpu))})
     gpus = visible(all_gpus()) if gpu is None and catalogue.platform != "cpu" else ()
     return plan(
         problem,
@@ -242,7 +244,11 @@ def _shape(problem: Problem, model_config: Path | None) -> ModelShape:
 
 def given_gpu_gib(given: str) -> float:
     """`H200`, `80 GiB`, or GiB as a plain number."""
-    return gpu_gib(f"{given} GiB" if given.strip().replace(".", "", 1).isdigit() else given)
+    return gpu_gib(_with_unit(given))
+
+
+def _with_unit(given: str) -> str:
+    return f"{given} GiB" if given.strip().replace(".", "", 1).isdigit() else given
 
 
 def _default_folder(name: str) -> Path:

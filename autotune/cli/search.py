@@ -173,7 +173,14 @@ def _watched(prepared: Prepared, console: Console) -> RunState:
 
     problem = prepared.problem
     with watching(console, name=problem.space.name, objectives=problem.objectives, slos=problem.slos) as watch:
-        return run_search(problem, prepared.options, run=prepared.run, catalogue=prepared.catalogue, watch=watch)
+        return run_search(
+            problem,
+            prepared.options,
+            run=prepared.run,
+            catalogue=prepared.catalogue,
+            watch=watch,
+            memory=prepared.plan.memory,
+        )
 
 
 class _Stderr(logging.Handler):

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any, assert_never
 
 from autotune.report.evidence import shown_value
-from autotune.spec.capacity import Capacity, estimate
+from autotune.spec.capacity import Capacity
+from autotune.spec.capacity_learned import Prediction, doomed, predict
 from autotune.spec.config import EngineConfig, FlagValue
 from autotune.spec.model import ModelShape
 from autotune.spec.problem import Problem
@@ -26,17 +27,23 @@ _CHANGES_IT = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CapacityRow:
-    """`change`: what sets it apart from the default."""
+    """`change`: what sets it apart from the default. `impossible`: why even an optimistic estimate fails."""
 
     change: str
-    capacity: Capacity
+    prediction: Prediction
+    impossible: str | None = None
+
+    @property
+    def capacity(self) -> Capacity:
+        return self.prediction.expected
 
 
 def capacity_table(problem: Problem, shape: ModelShape, *, gpu_gib: float) -> tuple[CapacityRow, ...]:
     """The default first. `gpu_gib`: memory of one GPU; irrelevant where kv-cache-memory-bytes is fixed."""
 
     def row(change: str, config: EngineConfig) -> CapacityRow:
-        return CapacityRow(change=change, capacity=estimate(config, shape, gpu_gib=gpu_gib, defaults=problem.defaults))
+        found = predict(config, shape, gpu_gib=gpu_gib, defaults=problem.defaults)
+        return CapacityRow(change=change, prediction=found, impossible=doomed(config, found))
 
     rows = [row("default", problem.space.default())]
     if problem.incumbent is not None and problem.incumbent.model == problem.space.model:
@@ -56,10 +63,13 @@ def capacity_form(row: CapacityRow) -> dict[str, Any]:
         "weights_gib": found.weights_gib,
         "other_gib": found.other_gib,
         "kv_gib": found.kv_gib,
+        "kv_gib_low": row.prediction.pessimistic.kv_gib,
+        "kv_gib_high": row.prediction.optimistic.kv_gib,
         "kv_tokens": found.kv_tokens,
         "max_model_len": found.max_model_len,
         "max_concurrency": found.max_concurrency,
         "fits": found.fits,
+        "impossible": row.impossible,
     }
 
 

@@ -10,6 +10,7 @@ from autotune.report.capacity_table import CapacityRow, capacity_form, capacity_
 from autotune.report.estimate import Estimate, estimate, estimate_form, points
 from autotune.report.evidence import shown_value
 from autotune.report.form import slo_form
+from autotune.spec.capacity_learned import Memory
 from autotune.spec.catalogue import Catalogue
 from autotune.spec.graph_grid import grid_notices
 from autotune.spec.legality import Removed, legal_space
@@ -21,7 +22,7 @@ from autotune.spec.space import Bundles, Choice, Condition, Dimension, Domain, F
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """`problem` without what can't run; `removed`: values taken out of it. `capacity` is empty where the model's shape
-    or the GPU isn't known. `platform`: what it was made for."""
+    or the GPU isn't known, and `memory` None. `platform`: what it was made for."""
 
     problem: Problem
     catalogue: Catalogue
@@ -29,6 +30,7 @@ class Plan:
     platform: str
     removed: tuple[Removed, ...] = ()
     capacity: tuple[CapacityRow, ...] = ()
+    memory: Memory | None = None
     gpu_gib: float | None = None
 
     @property
@@ -67,6 +69,7 @@ def plan(
         removed=removed,
         capacity=capacity_table(problem, shape, gpu_gib=gpu_gib or 0.0) if shape is not None and sized else (),
         gpu_gib=gpu_gib,
+        memory=Memory(shape=shape, gpu_gib=gpu_gib, defaults=problem.defaults) if shape and gpu_gib else None,
     )
 
 

@@ -40,6 +40,7 @@ from autotune.run.recorder import Delivered, Recorder
 from autotune.run.scheduler import DominanceScheduler
 from autotune.run.searcher import VtuneSearcher
 from autotune.search.study import Study, Suggestion
+from autotune.spec.capacity_learned import Memory
 from autotune.spec.catalogue import Catalogue
 from autotune.spec.problem import Problem
 from autotune.spec.verdict import Broken, Invalid, Measured
@@ -52,9 +53,16 @@ TICK_S = 0.5
 
 
 def run_search(
-    problem: Problem, options: SearchOptions, *, run: RunDir, catalogue: Catalogue, watch: Watch
+    problem: Problem,
+    options: SearchOptions,
+    *,
+    run: RunDir,
+    catalogue: Catalogue,
+    watch: Watch,
+    memory: Memory | None = None,
 ) -> RunState:
-    """Runs the search, or goes on with it where `run` already has trials, until its budget is used up.
+    """Runs the search, or goes on with it where `run` already has trials, until its budget is used up. With
+    `memory`, candidates that can't start for lack of it aren't tried (the default and the incumbent always are).
 
     Raises EnvironmentProblem before anything is launched, NoValidTrial when it ended without one measurement,
     KeyboardInterrupt on the second Ctrl-C (the first ends the running trials and returns "interrupted").
@@ -72,7 +80,16 @@ def run_search(
             )
             try:
                 with interruptible(ledger, watch):
-                    _tune(problem, options, run=run, catalogue=catalogue, watch=watch, machines=machines, ledger=ledger)
+                    _tune(
+                        problem,
+                        options,
+                        run=run,
+                        catalogue=catalogue,
+                        watch=watch,
+                        machines=machines,
+                        ledger=ledger,
+                        memory=memory,
+                    )
             finally:
                 state: RunState = "interrupted" if ledger.interrupted else "done"
                 run.update(
@@ -94,6 +111,7 @@ def _tune(
     watch: Watch,
     machines: Cluster,
     ledger: Ledger,
+    memory: Memory | None,
 ) -> None:
     study = Study.open(
         run.journal, problem, sampler=options.sampler, defaults=catalogue.defaults(), study_name=run.path.name
@@ -127,6 +145,7 @@ def _tune(
         max_attempts=options.max_attempts,
         retries=retries,
         confirm=options.confirm,
+        memory=memory,
     )
     trainable = tune.with_resources(
         tune.with_parameters(TrialActor, context=context),

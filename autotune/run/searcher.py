@@ -32,6 +32,8 @@ from autotune.search.confirmation import (
     next_step,
 )
 from autotune.search.study import SpaceExhausted, Study, Suggestion
+from autotune.spec.capacity_learned import Memory
+from autotune.spec.config import EngineConfig
 from autotune.spec.measurement import Measurement
 from autotune.spec.verdict import Books, Broken, Dominated, Infeasible, Invalid, Measured, Verdict, verdict_name
 from autotune.trial.climb import Outcome
@@ -57,10 +59,12 @@ class VtuneSearcher(Searcher):  # type: ignore[misc]  # ray has no types
         max_attempts: int,
         retries: list[Suggestion],
         confirm: bool = True,
+        memory: Memory | None = None,
     ) -> None:
         super().__init__(metric=None, mode=None)
         self._study, self._run, self._ledger, self._packing = study, run, ledger, packing
         self._take, self._watch, self._max_attempts, self._confirm = take, watch, max_attempts, confirm
+        self._memory = memory
         self._waiting = retries
         """Suggestions asked for but not started: retries, and one that waits for devices."""
         self._drains_for: int | None = None
@@ -104,11 +108,17 @@ class VtuneSearcher(Searcher):  # type: ignore[misc]  # ray has no types
             # When engines of its size run anyway, unless that never comes: a change of size costs a drain and actors.
             if baseline is not None and (overdue > 1 or (overdue == 1 and packing.size == baseline.gpus)):
                 return [study.repeat("baseline", baseline)]
-            asked = study.ask(gpus=packing.wanted(), accept=lambda config: config.gpus <= packing.largest())
+            asked = study.ask(gpus=packing.wanted(), accept=self._accept)
             if not isinstance(asked, SpaceExhausted):
                 return [asked]
             ledger.exhausted = True
         return [] if ledger.live or not self._confirm else self._confirmation()
+
+    def _accept(self, config: EngineConfig) -> bool:
+        """Whether an engine like this may start: a node is large enough, and memory isn't known to be too little."""
+        if config.gpus > self._packing.largest():
+            return False
+        return self._memory is None or self._memory.doomed(config) is None
 
     def _confirmation(self) -> list[Suggestion]:
         """All runs of its next step (screening, then finalists against the baseline), in order; they are in the journal

@@ -1,32 +1,26 @@
 """How much KV cache an engine will have: an estimate from the model's shape, made before anything is started.
 
-It is an estimate. Weights and KV bytes follow from the shape; what vLLM needs besides (activations, sampler, CUDA
-graphs, context) is a formula fitted to start logs of vLLM 0.24 on an H200 (tests/spec/test_capacity.py holds it to
-within 2 % of those). Another GPU, back end or version may differ by a GiB or two, hybrid and state-space models by
-more. The start log of a real engine always wins.
+It is an estimate. Weights and KV bytes follow from the shape; what vLLM needs besides is counted where it can be and
+measured where it can't (`engine_memory`), on one kind of GPU and one version: how far off that is
+`python -m benchmarks.memory_model` says. Another GPU, back end or version may differ by a GiB or two, hybrid and
+state-space models by more. The start log of a real engine always wins (`capacity_learned`).
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from autotune.errors import UserError
 from autotune.spec.config import EngineConfig, FlagValue
+from autotune.spec.engine_memory import LOADED_GIB, GraphFlags, Overhead, overhead
 from autotune.spec.flag import nearest
+from autotune.spec.kv_cache import kv_bytes_per_token, request_bytes
 from autotune.spec.model import ModelShape
 from autotune.spec.units import size_gib
 
 _GIB = 1024**3
-_CONTEXT_GIB = 1.0
-"""CUDA context, cuBLAS and NCCL buffers: what 0.24's logs leave unexplained, within 0.2 GiB."""
-_GRAPH_GIB_PER_SIZE = 0.001
-"""0.52 GiB for sizes up to 512, 0.14 GiB up to 128."""
-_COMMUNICATION_GIB = 0.6
-_SAMPLER_BYTES_PER_LOGIT = 10
-"""bf16 logits, their fp32 copy and the sorted one."""
-
 _FALLBACK: Mapping[str, FlagValue] = {
     "gpu-memory-utilization": 0.92,
     "max-num-batched-tokens": 8192,
@@ -35,8 +29,6 @@ _FALLBACK: Mapping[str, FlagValue] = {
     "pipeline-parallel-size": 1,
     "kv-cache-dtype": "auto",
 }
-
-_KV_BYTES = {"auto": None, "bfloat16": 2.0, "float16": 2.0, "half": 2.0, "float32": 4.0}
 
 GPU_GIB: Mapping[str, float] = {
     "B200": 178.4,
@@ -103,12 +95,26 @@ def gpu_gib(given: str) -> float:
     )
 
 
+def server_defaults(gpu: str) -> dict[str, FlagValue]:
+    """What vLLM's API server takes on this GPU for flags that aren't given (vllm/engine/arg_utils.py,
+    `get_batch_defaults`): they depend on the GPU, and a catalogue that was read without one has others.
+
+    Raises UserError as `gpu_gib` does.
+    """
+    memory_gib = gpu_gib(gpu)
+    if memory_gib >= 160:
+        return {"max-num-batched-tokens": 16384, "max-num-seqs": 1024}
+    if memory_gib >= 70 and "a100" not in gpu.lower():
+        return {"max-num-batched-tokens": 8192, "max-num-seqs": 1024}
+    return {"max-num-batched-tokens": 2048, "max-num-seqs": 256}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capacity:
     """GiB are per GPU; tokens and concurrency are those of one engine (one data-parallel rank).
 
-    `kv_gib` may be negative: that is missing. `max_concurrency`: requests of full max-model-len at once, None when the
-    length isn't known.
+    `kv_gib` may be negative: that is missing. `kv_bytes_per_request`: of one of full max-model-len (`kv_cache`), and
+    `max_concurrency`: so many of them at once; None when the length isn't known.
     """
 
     gpus: int
@@ -117,6 +123,7 @@ class Capacity:
     other_gib: float
     kv_gib: float
     kv_bytes_per_token: float
+    kv_bytes_per_request: float | None
     kv_tokens: int
     max_model_len: int | None
     max_concurrency: float | None
@@ -127,22 +134,6 @@ class Capacity:
         return self.kv_gib > 0 and (self.max_concurrency is None or self.max_concurrency >= 1)
 
 
-def kv_bytes_per_token(config: EngineConfig, shape: ModelShape) -> float:
-    """On one GPU. Grouped-query attention: K and V of the KV heads that the GPU holds, which tensor parallelism divides
-    until one head is left; MLA: the compressed latent, which it doesn't divide. Pipeline parallelism divides layers.
-    """
-    tensor, pipeline = _whole(config, {}, "tensor-parallel-size"), _whole(config, {}, "pipeline-parallel-size")
-    kv_dtype = str(config.flags.get("kv-cache-dtype") or "auto")
-    width = _KV_BYTES.get(kv_dtype)
-    if width is None:
-        width = shape.dtype_bytes if kv_dtype == "auto" else (0.5 if "4" in kv_dtype.split("_")[0] else 1.0)
-    layers = -(-shape.layers // pipeline)
-    if shape.kv_latent:
-        return layers * shape.kv_latent * width
-    heads = max(1, shape.kv_heads // tensor)
-    return layers * 2 * heads * shape.head_size * width
-
-
 def estimate(
     config: EngineConfig, shape: ModelShape, *, gpu_gib: float, defaults: Mapping[str, FlagValue] | None = None
 ) -> Capacity:
@@ -151,51 +142,53 @@ def estimate(
     tensor, pipeline = (_whole(config, known, f"{kind}-parallel-size") for kind in ("tensor", "pipeline"))
     quantization = config.flags.get("quantization")
     weights = shape.weight_bytes_as(str(quantization) if quantization else None) / tensor / pipeline / _GIB
-    other = _other_gib(config, shape, known, tensor=tensor)
-    bytes_per_token = kv_bytes_per_token(config, shape)
+    weights += shape.rotary_bytes / _GIB + LOADED_GIB
+    other = _overhead(config, shape, known).total_gib
     fixed = config.flags.get("kv-cache-memory-bytes")
     if isinstance(fixed, int):
         kv_gib = fixed / _GIB
     else:
         kv_gib = gpu_gib * _number(config, known, "gpu-memory-utilization") - weights - other
-    tokens = max(0, int(kv_gib * _GIB / bytes_per_token))
     length = config.flags.get("max-model-len")
     length = length if isinstance(length, int) and length > 0 else shape.max_positions
-    return Capacity(
+    step_tokens = _whole(config, known, "max-num-batched-tokens")
+    nothing_yet = Capacity(
         gpus=config.gpus,
         gpu_gib=gpu_gib,
         weights_gib=weights,
         other_gib=other,
-        kv_gib=kv_gib,
-        kv_bytes_per_token=bytes_per_token,
-        kv_tokens=tokens,
+        kv_gib=0.0,
+        kv_bytes_per_token=kv_bytes_per_token(config, shape),
+        kv_bytes_per_request=request_bytes(config, shape, length, step_tokens=step_tokens) if length else None,
+        kv_tokens=0,
         max_model_len=length,
-        max_concurrency=_concurrency(shape, tokens, length),
+        max_concurrency=None,
+    )
+    return with_kv(nothing_yet, kv_gib=kv_gib)
+
+
+def with_kv(capacity: Capacity, *, kv_gib: float) -> Capacity:
+    """The same engine with another amount of KV cache."""
+    room = max(0.0, kv_gib * _GIB)
+    token, request = capacity.kv_bytes_per_token, capacity.kv_bytes_per_request
+    return replace(
+        capacity,
+        kv_gib=kv_gib,
+        kv_tokens=int(room / token) if token else 0,
+        max_concurrency=room / request if request else None,
     )
 
 
-def _concurrency(shape: ModelShape, tokens: int, length: int | None) -> float | None:
-    """Layers with a sliding window keep only the window's tokens of each request."""
-    if not length:
-        return None
-    kept = min(length, shape.window) if shape.window else length
-    windowed = shape.window_layers / shape.layers
-    return tokens / (length * (1 - windowed) + kept * windowed)
-
-
-def _other_gib(config: EngineConfig, shape: ModelShape, known: Mapping[str, FlagValue], *, tensor: int) -> float:
-    """Context, graphs, and the larger of two peaks: a full step of activations, or the sampler's logits."""
-    tokens, seqs = _whole(config, known, "max-num-batched-tokens"), _whole(config, known, "max-num-seqs")
-    inner = shape.intermediate if not shape.experts else shape.hidden * 2
-    activations = tokens * shape.dtype_bytes * (3 * inner / tensor + 2 * shape.hidden)
-    sampler = min(seqs, tokens) * shape.vocabulary * _SAMPLER_BYTES_PER_LOGIT
-    graphs = 0.0
-    if config.flags.get("enforce-eager") is not True:
-        largest = config.flags.get("max-cudagraph-capture-size")
-        largest = largest if isinstance(largest, int) else min(2 * seqs, 512)
-        graphs = largest * _GRAPH_GIB_PER_SIZE
-    communication = _COMMUNICATION_GIB if tensor > 1 else 0.0
-    return _CONTEXT_GIB + graphs + communication + max(activations, sampler) / _GIB
+def _overhead(config: EngineConfig, shape: ModelShape, known: Mapping[str, FlagValue]) -> Overhead:
+    return overhead(
+        shape,
+        tokens=_whole(config, known, "max-num-batched-tokens"),
+        sequences=_whole(config, known, "max-num-seqs"),
+        tensor=_whole(config, known, "tensor-parallel-size"),
+        pipeline=_whole(config, known, "pipeline-parallel-size"),
+        graphs=GraphFlags.of(config.flags),
+        made_up=config.flags.get("load-format") == "dummy",
+    )
 
 
 def _number(config: EngineConfig, known: Mapping[str, FlagValue], name: str) -> float:

@@ -33,6 +33,11 @@ class EngineConfig:
             ranks *= int(value) if value is not None else 1
         return ranks
 
+    def degree(self, name: str) -> int:
+        """Of one kind of parallelism; 1 where it is not given."""
+        value = self.flags.get(name)
+        return value if isinstance(value, int) and value >= 1 else 1
+
     @property
     def key(self) -> str:
         """The same text for the same effective configuration, whatever the order of its flags."""

@@ -30,7 +30,7 @@ class Removed:
 
 def illegal(config: EngineConfig, shape: ModelShape, gpus_available: int | None) -> str | None:
     """Why no engine can run like this, or None. `gpus_available` None: not known, so not judged."""
-    tensor, pipeline = _degree(config, "tensor-parallel-size"), _degree(config, "pipeline-parallel-size")
+    tensor, pipeline = config.degree("tensor-parallel-size"), config.degree("pipeline-parallel-size")
     if shape.heads % tensor:
         return f"tensor-parallel-size {tensor} doesn't divide the {shape.heads} attention heads of {shape.name}"
     if not _fits(tensor, shape):
@@ -200,11 +200,6 @@ def _fits(tensor: int, shape: ModelShape) -> bool:
     if shape.heads % tensor:
         return False
     return bool(shape.kv_latent) or shape.kv_heads % tensor == 0 or tensor % shape.kv_heads == 0
-
-
-def _degree(config: EngineConfig, name: str) -> int:
-    value = config.flags.get(name)
-    return value if isinstance(value, int) and value >= 1 else 1
 
 
 def _listed(numbers: Iterable[int]) -> str:

@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from autotune.errors import UserError
+from autotune.spec.recurrent_state import read_recurrent_state
 
 _DTYPE_BYTES = {"float32": 4, "float": 4, "float16": 2, "half": 2, "bfloat16": 2, "float8_e4m3fn": 1}
+_EXPERT_INTERMEDIATE = ("moe_intermediate_size", "expert_intermediate_size")
 _BITS = {"fp8": 8.0, "fbgemm_fp8": 8.0, "modelopt": 8.0, "awq": 4.0, "gptq": 4.0, "mxfp4": 4.25, "modelopt_fp4": 4.5}
 
 
@@ -17,7 +19,8 @@ class ModelShape:
 
     `experts` is 0 in a dense model. `kv_latent` is the width of a token's compressed key and value in MLA models
     (DeepSeek), which tensor parallelism doesn't split; 0 elsewhere. `window_layers` of the layers see only the last
-    `window` tokens.
+    `window` tokens; `state_layers` keep a state of `state_bytes` each instead of keys and values, `bare_layers`
+    nothing.
     """
 
     name: str
@@ -37,9 +40,22 @@ class ModelShape:
     quantization: str | None = None
     experts: int = 0
     experts_per_token: int = 0
+    expert_intermediate: int = 0
     kv_latent: int = 0
     window: int | None = None
     window_layers: int = 0
+    state_layers: int = 0
+    state_bytes: int = 0
+    bare_layers: int = 0
+
+    @property
+    def attention_layers(self) -> int:
+        return self.layers - self.state_layers - self.bare_layers
+
+    @property
+    def rotary_bytes(self) -> int:
+        """Of vLLM's table of sines and cosines, one for all layers. It counts as weights."""
+        return (self.max_positions or 0) * self.head_size * self.dtype_bytes
 
     def weight_bytes_as(self, quantization: str | None) -> int:
         """Weight bytes when vLLM itself quantizes an unquantized checkpoint while loading (fp8 and the like)."""
@@ -77,6 +93,7 @@ def parse_model_shape(config: Mapping[str, object], *, name: str, weight_bytes: 
     embeddings = vocabulary * hidden * (1 if tied else 2)
     estimated = embeddings * dtype_bytes + int(linear * (bits / 8 if bits else dtype_bytes))
     architectures = config.get("architectures")
+    state = read_recurrent_state(text, layers=layers, dtype_bytes=dtype_bytes)
     window = reader.maybe("sliding_window") if text.get("use_sliding_window", True) else None
     return ModelShape(
         name=name,
@@ -96,9 +113,13 @@ def parse_model_shape(config: Mapping[str, object], *, name: str, weight_bytes: 
         quantization=quantization,
         experts=experts,
         experts_per_token=reader.maybe("num_experts_per_tok", "num_experts_per_token", "moe_topk") or 0,
+        expert_intermediate=reader.maybe(*_EXPERT_INTERMEDIATE) or 0,
         kv_latent=latent + rope if latent else 0,
         window=window,
         window_layers=_window_layers(text, layers, window),
+        state_layers=state.layers,
+        state_bytes=state.bytes,
+        bare_layers=state.bare_layers,
     )
 
 
@@ -150,7 +171,7 @@ def _feed_forward_parameters(reader: _Reader, layers: int, hidden: int, intermed
     dense = 3 * hidden * intermediate
     if not experts:
         return layers * dense
-    inner = reader.maybe("moe_intermediate_size", "expert_intermediate_size") or intermediate
+    inner = reader.maybe(*_EXPERT_INTERMEDIATE) or intermediate
     shared = reader.maybe("shared_expert_intermediate_size") or (reader.maybe("n_shared_experts") or 0) * inner
     first = reader.maybe("first_k_dense_replace") or 0
     sparse = experts * 3 * hidden * inner + 3 * hidden * shared + hidden * experts

@@ -101,7 +101,10 @@ def test_a_check_needs_no_gpu(check: Any, on_gpus: None) -> None:
 def test_a_check_says_what_fits_into_a_gpu_that_is_not_here(check: Any, given: str) -> None:
     answer = json.loads(check("check", "--gpu", given, "--json").stdout)
     assert answer["gpu_gib"] > 70
-    assert answer["capacity"][0]["change"] == "default"
+    default = answer["capacity"][0]
+    assert default["change"] == "default"
+    assert default["kv_gib_low"] < default["kv_gib"] < default["kv_gib_high"]
+    assert default["impossible"] is None
 
 
 def test_an_unknown_gpu_is_the_users_mistake(check: Any) -> None:
