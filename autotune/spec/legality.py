@@ -1,6 +1,8 @@
 """What a model's shape and the number of GPUs forbid, judged before a search: values are removed from the space.
 
-The rules are vLLM's own (vllm/config/model.py, verify_with_parallel_config; vllm/distributed/utils.py, divide).
+The rules are vLLM's own (vllm/config/model.py, verify_with_parallel_config; vllm/distributed/utils.py, divide;
+model_executor/layers/quantization/utils/fp8_utils.py, validate_fp8_block_shape and ..._moe). The last of them is checked
+only while weights are loaded, minutes into a start.
 """
 
 from __future__ import annotations
@@ -35,6 +37,8 @@ def illegal(config: EngineConfig, shape: ModelShape, gpus_available: int | None)
         return f"tensor-parallel-size {tensor} doesn't divide the {shape.heads} attention heads of {shape.name}"
     if not _fits(tensor, shape):
         return f"tensor-parallel-size {tensor} and {shape.kv_heads} KV heads of {shape.name}: one must divide the other"
+    if (cut := _cut_block(config, shape, tensor)) is not None:
+        return cut
     if pipeline > shape.layers:
         return f"pipeline-parallel-size {pipeline} is more than the {shape.layers} layers of {shape.name}"
     length = config.flags.get("max-model-len")
@@ -200,6 +204,27 @@ def _fits(tensor: int, shape: ModelShape) -> bool:
     if shape.heads % tensor:
         return False
     return bool(shape.kv_latent) or shape.kv_heads % tensor == 0 or tensor % shape.kv_heads == 0
+
+
+def _cut_block(config: EngineConfig, shape: ModelShape, tensor: int) -> str | None:
+    """Why `tensor` ranks would cut through blocks of weights that share a scale; None where they don't."""
+    if shape.quantization_block is None or tensor == 1 or config.model != shape.name:
+        return None
+    rows, columns = shape.quantization_block
+    if shape.experts:
+        if config.flags.get("enable-expert-parallel") is True:  # experts stay whole
+            return None
+        width, of, blocks, otherwise = shape.expert_intermediate, "an expert's", (rows, columns), (
+            ", unless enable-expert-parallel keeps experts whole"
+        )
+    else:
+        width, of, blocks, otherwise = shape.intermediate, "a layer's", (columns,), ""
+    if width % tensor == 0 and all(width // tensor % block == 0 for block in blocks):
+        return None
+    return (
+        f"tensor-parallel-size {tensor} cuts {of} {width} columns in {shape.name} into parts of {width / tensor:g}, no "
+        f"multiple of its {shape.quantization} blocks of {rows} x {columns} weights{otherwise}"
+    )
 
 
 def _degree(config: EngineConfig, name: str) -> int:

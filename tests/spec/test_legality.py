@@ -2,7 +2,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from spec_catalogue import problem, with_lines
-from spec_shapes import DEEPSEEK_V2_LITE, FOUR_HEADS, QWEN_7B, shape
+from spec_shapes import (
+    DEEPSEEK_V2_LITE,
+    FOUR_HEADS,
+    FP8_IN_BLOCKS,
+    QWEN3_30B_A3B,
+    QWEN3_30B_A3B_FP8,
+    QWEN_7B,
+    shape,
+)
 
 from autotune.errors import EnvironmentProblem, UserError
 from autotune.spec.config import EngineConfig, FlagValue
@@ -33,6 +41,26 @@ def test_heads_are_divided_and_kv_heads_divided_or_repeated(degree: int, legal: 
 def test_mla_has_no_kv_heads_to_divide() -> None:
     config = EngineConfig(model="m", flags={TP: 16})
     assert illegal(config, shape(DEEPSEEK_V2_LITE), None) is None
+
+
+@pytest.mark.parametrize(("degree", "legal"), [(1, True), (2, True), (4, False)])
+def test_experts_quantized_in_blocks_are_cut_between_blocks_only(degree: int, legal: bool) -> None:
+    # 768 columns of an expert: 384 is three blocks of 128, 192 is one and a half.
+    cut = {TP: degree}
+    assert (illegal(EngineConfig(model="m", flags=cut), shape(QWEN3_30B_A3B_FP8), None) is None) is legal
+    whole = cut | {"enable-expert-parallel": True}
+    assert illegal(EngineConfig(model="m", flags=whole), shape(QWEN3_30B_A3B_FP8), None) is None
+    assert illegal(EngineConfig(model="m", flags=cut), shape(QWEN3_30B_A3B), None) is None  # no blocks
+    assert illegal(EngineConfig(model="other", flags=cut), shape(QWEN3_30B_A3B_FP8), None) is None
+
+
+@pytest.mark.parametrize(("intermediate", "legal"), [(18944, True), (18944 + 128, False)])
+def test_layers_quantized_in_blocks_are_cut_between_blocks_only(intermediate: int, legal: bool) -> None:
+    config = EngineConfig(model="m", flags={TP: 4})
+    blocks = shape(QWEN_7B | FP8_IN_BLOCKS | {"intermediate_size": intermediate})
+    reason = illegal(config, blocks, None)
+    assert (reason is None) is legal
+    assert legal or "blocks of 128 x 128" in str(reason)
 
 
 @pytest.mark.parametrize(
