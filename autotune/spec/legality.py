@@ -1,8 +1,7 @@
 """What a model's shape and the number of GPUs forbid, judged before a search: values are removed from the space.
 
 The rules are vLLM's own (vllm/config/model.py, verify_with_parallel_config; vllm/distributed/utils.py, divide;
-model_executor/layers/quantization/utils/fp8_utils.py, validate_fp8_block_shape and ..._moe). The last of them is checked
-only while weights are loaded, minutes into a start.
+those of quantization and devices: spec/weight_blocks.py, spec/device.py).
 """
 
 from __future__ import annotations
@@ -13,11 +12,22 @@ from typing import assert_never
 
 from autotune.errors import EnvironmentProblem, UserError
 from autotune.spec.config import EngineConfig, FlagValue
+from autotune.spec.device import Device, beyond_device
 from autotune.spec.model import ModelShape
 from autotune.spec.problem import Problem
 from autotune.spec.space import Bundles, Choice, Dimension, FloatRange, IntRange, SearchSpace
+from autotune.spec.weight_blocks import cut_blocks
 
-_JUDGED = ("tensor-parallel-size", "pipeline-parallel-size", "data-parallel-size", "max-model-len", "model")
+_JUDGED = (
+    "tensor-parallel-size",
+    "pipeline-parallel-size",
+    "data-parallel-size",
+    "max-model-len",
+    "model",
+    "quantization",
+    "dtype",
+    "block-size",
+)
 _MOST_DEGREES = 4096
 
 
@@ -30,14 +40,16 @@ class Removed:
     reason: str
 
 
-def illegal(config: EngineConfig, shape: ModelShape, gpus_available: int | None) -> str | None:
-    """Why no engine can run like this, or None. `gpus_available` None: not known, so not judged."""
+def illegal(
+    config: EngineConfig, shape: ModelShape, gpus_available: int | None, device: Device | None = None
+) -> str | None:
+    """Why no engine can run like this, or None. `gpus_available`, `device` None: not known, so not judged."""
     tensor, pipeline = _degree(config, "tensor-parallel-size"), _degree(config, "pipeline-parallel-size")
     if shape.heads % tensor:
         return f"tensor-parallel-size {tensor} doesn't divide the {shape.heads} attention heads of {shape.name}"
     if not _fits(tensor, shape):
         return f"tensor-parallel-size {tensor} and {shape.kv_heads} KV heads of {shape.name}: one must divide the other"
-    if (cut := _cut_block(config, shape, tensor)) is not None:
+    if config.model == shape.name and (cut := cut_blocks(tensor, shape)) is not None:
         return cut
     if pipeline > shape.layers:
         return f"pipeline-parallel-size {pipeline} is more than the {shape.layers} layers of {shape.name}"
@@ -47,17 +59,22 @@ def illegal(config: EngineConfig, shape: ModelShape, gpus_available: int | None)
     if gpus_available is not None and config.gpus > gpus_available:
         there = "is 1" if gpus_available == 1 else f"are {gpus_available}"
         return f"one engine would need {config.gpus} GPUs and there {there}"
-    return None
+    return None if device is None else beyond_device(config, shape, device)
 
 
 def legal_space(
-    space: SearchSpace, shape: ModelShape, *, gpus_available: int | None, file: object = None
+    space: SearchSpace,
+    shape: ModelShape,
+    *,
+    gpus_available: int | None,
+    device: Device | None = None,
+    file: object = None,
 ) -> tuple[SearchSpace, tuple[Removed, ...]]:
     """The space without values that no engine can have here. A dimension with one value left becomes fixed.
 
     Raises UserError for a value that somebody wrote down and this model can't have (3 in [1, 2, 3] for 4 heads), and
-    when no value of a range is legal. What only this machine forbids (4 GPUs of 2) and what lies inside a range is
-    removed; EnvironmentProblem when nothing is left because of the GPUs. Values are judged one at a time beside the
+    when no value of a range is legal. What only this machine forbids (4 GPUs of 2, a format its GPUs are too old for) and
+    what lies inside a range is removed; EnvironmentProblem when nothing is left because of the GPUs. Values are judged one at a time beside the
     fixed ones: pairs that ask for too many GPUs together stay, for whoever suggests them to reject with `illegal`.
     """
     _judge_fixed(space, shape, gpus_available, file)
@@ -71,7 +88,7 @@ def legal_space(
             continue
         if isinstance(dimension.domain, Choice):
             _judge_written(space, dimension, values, shape, file)
-        reasons = {value: _reason(space, dimension, value, shape, gpus_available) for value in values}
+        reasons = {value: _reason(space, dimension, value, shape, gpus_available, device) for value in values}
         good = [value for value in values if reasons[value] is None]
         if not good:
             raise _nothing_left(dimension, reasons, shape, gpus_available, file)
@@ -127,11 +144,16 @@ def _illegal_value(reason: str, key: str, value: FlagValue, shape: ModelShape, f
 
 
 def _reason(
-    space: SearchSpace, dimension: Dimension, value: FlagValue, shape: ModelShape, gpus_available: int | None
+    space: SearchSpace,
+    dimension: Dimension,
+    value: FlagValue,
+    shape: ModelShape,
+    gpus_available: int | None,
+    device: Device | None = None,
 ) -> str | None:
     if isinstance(dimension.domain, Bundles) and "model" in dimension.domain.options[str(value)]:
         return None  # another checkpoint may have another shape
-    return illegal(space.decode({dimension.name: value}), shape, gpus_available)
+    return illegal(space.decode({dimension.name: value}), shape, gpus_available, device)
 
 
 def _nothing_left(
@@ -204,27 +226,6 @@ def _fits(tensor: int, shape: ModelShape) -> bool:
     if shape.heads % tensor:
         return False
     return bool(shape.kv_latent) or shape.kv_heads % tensor == 0 or tensor % shape.kv_heads == 0
-
-
-def _cut_block(config: EngineConfig, shape: ModelShape, tensor: int) -> str | None:
-    """Why `tensor` ranks would cut through blocks of weights that share a scale; None where they don't."""
-    if shape.quantization_block is None or tensor == 1 or config.model != shape.name:
-        return None
-    rows, columns = shape.quantization_block
-    if shape.experts:
-        if config.flags.get("enable-expert-parallel") is True:  # experts stay whole
-            return None
-        width, of, blocks, otherwise = shape.expert_intermediate, "an expert's", (rows, columns), (
-            ", unless enable-expert-parallel keeps experts whole"
-        )
-    else:
-        width, of, blocks, otherwise = shape.intermediate, "a layer's", (columns,), ""
-    if width % tensor == 0 and all(width // tensor % block == 0 for block in blocks):
-        return None
-    return (
-        f"tensor-parallel-size {tensor} cuts {of} {width} columns in {shape.name} into parts of {width / tensor:g}, no "
-        f"multiple of its {shape.quantization} blocks of {rows} x {columns} weights{otherwise}"
-    )
 
 
 def _degree(config: EngineConfig, name: str) -> int:

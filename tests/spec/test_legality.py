@@ -16,6 +16,7 @@ from autotune.errors import EnvironmentProblem, UserError
 from autotune.spec.config import EngineConfig, FlagValue
 from autotune.spec.legality import illegal, legal_problem, legal_space
 from autotune.spec.space import Bundles, Choice, Condition, Dimension, IntRange, SearchSpace
+from autotune.spec.weight_blocks import expert_notices
 
 TP = "tensor-parallel-size"
 
@@ -43,24 +44,25 @@ def test_mla_has_no_kv_heads_to_divide() -> None:
     assert illegal(config, shape(DEEPSEEK_V2_LITE), None) is None
 
 
-@pytest.mark.parametrize(("degree", "legal"), [(1, True), (2, True), (4, False)])
-def test_experts_quantized_in_blocks_are_cut_between_blocks_only(degree: int, legal: bool) -> None:
-    # 768 columns of an expert: 384 is three blocks of 128, 192 is one and a half.
-    cut = {TP: degree}
-    assert (illegal(EngineConfig(model="m", flags=cut), shape(QWEN3_30B_A3B_FP8), None) is None) is legal
-    whole = cut | {"enable-expert-parallel": True}
-    assert illegal(EngineConfig(model="m", flags=whole), shape(QWEN3_30B_A3B_FP8), None) is None
-    assert illegal(EngineConfig(model="m", flags=cut), shape(QWEN3_30B_A3B), None) is None  # no blocks
-    assert illegal(EngineConfig(model="other", flags=cut), shape(QWEN3_30B_A3B_FP8), None) is None
-
-
 @pytest.mark.parametrize(("intermediate", "legal"), [(18944, True), (18944 + 128, False)])
 def test_layers_quantized_in_blocks_are_cut_between_blocks_only(intermediate: int, legal: bool) -> None:
     config = EngineConfig(model="m", flags={TP: 4})
     blocks = shape(QWEN_7B | FP8_IN_BLOCKS | {"intermediate_size": intermediate})
     reason = illegal(config, blocks, None)
     assert (reason is None) is legal
-    assert legal or "blocks of 128 x 128" in str(reason)
+    assert legal or "fp8 blocks of 128" in str(reason)
+    assert illegal(EngineConfig(model="other", flags={TP: 4}), blocks, None) is None
+
+
+@pytest.mark.parametrize(("version", "warned"), [("0.24.0", True), ("0.32.0", False)])
+def test_experts_cut_within_blocks_are_warned_of_where_vllm_may_refuse_them(version: str, warned: bool) -> None:
+    # 768 columns of an expert: 384 is three blocks of 128, 192 is one and a half.
+    degrees, experts = choice(TP, 1, 2, 4), shape(QWEN3_30B_A3B_FP8)
+    said = expert_notices(space(degrees), experts, vllm_version=version)
+    assert [f"{TP} 4 cuts" in one for one in said] == [True] * warned
+    assert expert_notices(space(degrees, enable_expert_parallel=True), experts, vllm_version=version) == ()
+    assert expert_notices(space(degrees), shape(QWEN3_30B_A3B), vllm_version=version) == ()
+    assert expert_notices(space(choice(TP, 1, 2)), experts, vllm_version=version) == ()
 
 
 @pytest.mark.parametrize(
