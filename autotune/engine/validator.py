@@ -1,8 +1,8 @@
 """What the installed vLLM itself says of a configuration before anything is launched (`inside/validator.py`).
 
-It builds vLLM's whole configuration from the very command line an engine would get, and stops there: some milliseconds a
-candidate in a process that stays up. It doesn't load weights, profile memory or choose kernels, so an accepted candidate
-may still fail to start.
+It builds vLLM's whole configuration from the very command line an engine would get, and stops there: some milliseconds
+a candidate in a process that stays up. It doesn't load weights, profile memory or choose kernels, so an accepted
+candidate may still fail to start.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Valid:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refused:
-    """`cause`: config.invalid, config.unsupported or config.conflict (docs/failures.md). `evidence`: vLLM's sentence."""
+    """`cause`: config.invalid, .unsupported or .conflict (docs/failures.md). `evidence`: vLLM's sentence."""
 
     cause: str
     evidence: str

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from autotune.spec.capacity import gpu_name
 from autotune.spec.config import EngineConfig
 from autotune.spec.model import ModelShape
+from autotune.spec.space import Choice, SearchSpace
 
 Capability = tuple[int, int]
 
@@ -52,7 +53,7 @@ _NEEDED: Mapping[str, Capability] = {
     "mxfp4": (8, 0),
     "torchao": (7, 5),
 }
-"""The least of any release (get_min_capability in model_executor/layers/quantization/ of 0.32; some need more before)."""
+"""get_min_capability in model_executor/layers/quantization/ of 0.32; some need more in releases before."""
 
 _COMPUTES_FP8: Capability = (8, 9)
 _BFLOAT16: Capability = (8, 0)
@@ -100,14 +101,19 @@ def beyond_device(config: EngineConfig, shape: ModelShape, device: Device) -> st
     return None
 
 
-def weight_only_fp8(config: EngineConfig, device: Device) -> str | None:
+def weight_only_notices(space: SearchSpace, device: Device) -> tuple[str, ...]:
     """Where fp8 weights only save memory: the GPU doesn't compute in them (platforms/cuda.py, supports_fp8)."""
-    if device.capability is None or config.flags.get("quantization") != "fp8":
-        return None
-    if not device.capability < _COMPUTES_FP8:
-        return None
+    if device.capability is None or device.capability >= _COMPUTES_FP8 or not _may_quantize(space):
+        return ()
     has = "{}.{}".format(*device.capability)
     return (
         f"quantization fp8 on compute capability {has} saves memory, not computing: GPUs compute in fp8 from 8.9 "
-        "(L4, L40S, H100)"
+        "(L4, L40S, H100)",
+    )
+
+
+def _may_quantize(space: SearchSpace) -> bool:
+    searched = (one.domain for one in space.dimensions if one.name == "quantization")
+    return space.fixed.get("quantization") == "fp8" or any(
+        isinstance(domain, Choice) and "fp8" in domain.values for domain in searched
     )

@@ -73,9 +73,10 @@ def legal_space(
     """The space without values that no engine can have here. A dimension with one value left becomes fixed.
 
     Raises UserError for a value that somebody wrote down and this model can't have (3 in [1, 2, 3] for 4 heads), and
-    when no value of a range is legal. What only this machine forbids (4 GPUs of 2, a format its GPUs are too old for) and
-    what lies inside a range is removed; EnvironmentProblem when nothing is left because of the GPUs. Values are judged one at a time beside the
-    fixed ones: pairs that ask for too many GPUs together stay, for whoever suggests them to reject with `illegal`.
+    when no value of a range is legal. What only this machine forbids (4 GPUs of 2, a format its GPUs are too old for)
+    and what lies inside a range is removed; EnvironmentProblem when nothing is left because of the GPUs. Values are
+    judged one at a time beside the fixed ones: pairs that ask for too many GPUs together stay, for whoever suggests
+    them to reject with `illegal`.
     """
     _judge_fixed(space, shape, gpus_available, file)
     removed: list[Removed] = []

@@ -16,9 +16,9 @@ class ModelShape:
     """`head_size` in elements, `weight_bytes` of the whole checkpoint (estimated from the shape unless it was counted).
 
     `experts` is 0 in a dense model, and so is `expert_intermediate`, the width of one. `quantization_block`: rows and
-    columns of weights that share a scale, where the checkpoint is quantized in blocks. `kv_latent` is the width of a token's compressed key and value in MLA models
-    (DeepSeek), which tensor parallelism doesn't split; 0 elsewhere. `window_layers` of the layers see only the last
-    `window` tokens.
+    columns of weights that share a scale, where the checkpoint is quantized in blocks. `kv_latent` is the width of a
+    token's compressed key and value in MLA models (DeepSeek), which tensor parallelism doesn't split; 0 elsewhere.
+    `window_layers` of the layers see only the last `window` tokens.
     """
 
     name: str

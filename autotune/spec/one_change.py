@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
@@ -51,7 +51,7 @@ def _with_condition(dimension: Dimension, value: FlagValue, default: Mapping[str
     return {when.name: when.values[0], dimension.name: value}
 
 
-def _some(dimension: Dimension) -> list[FlagValue]:
+def _some(dimension: Dimension) -> Sequence[FlagValue]:
     match dimension.domain:
         case Choice(values=values):
             return list(values)

@@ -40,8 +40,8 @@ def expert_notices(space: SearchSpace, shape: ModelShape, *, vllm_version: str) 
     if not cut:
         return ()
     return (
-        f"tensor-parallel-size {' and '.join(map(str, cut))} cuts experts of {shape.expert_intermediate} columns within "
-        f"the checkpoint's blocks of {block[0]} x {block[1]}: vLLM before 0.32 may refuse it while it loads the "
+        f"tensor-parallel-size {' and '.join(map(str, cut))} cuts experts of {shape.expert_intermediate} columns "
+        f"within the checkpoint's blocks of {block[0]} x {block[1]}: vLLM before 0.32 may refuse it while it loads the "
         "weights, unless enable-expert-parallel keeps experts whole",
     )
 

@@ -92,9 +92,7 @@ def helper(tmp_path: Path, answers: str) -> Validator:
     head = 'import json, os, sys, time\nprint(json.dumps({"ready": 0.1}), flush=True)\nfor line in sys.stdin:\n'
     script.write_text(head + textwrap.indent(textwrap.dedent(answers), "    "))
     log = tmp_path / "helper.log"
-    return Validator(
-        vllm_python=Path(sys.executable), log=log, env=os.environ, script=script, answer_timeout_s=0.2
-    )
+    return Validator(vllm_python=Path(sys.executable), log=log, env=os.environ, script=script, answer_timeout_s=0.2)
 
 
 @pytest.mark.parametrize(
@@ -102,9 +100,7 @@ def helper(tmp_path: Path, answers: str) -> Validator:
     [("time.sleep(600)", "no answer within"), ("os._exit(7)", "exit code 7")],
     ids=["hangs", "dies"],
 )
-def test_a_helper_that_fails_is_never_evidence_and_given_up_after_two(
-    tmp_path: Path, answers: str, said: str
-) -> None:
+def test_a_helper_that_fails_is_never_evidence_and_given_up_after_two(tmp_path: Path, answers: str, said: str) -> None:
     with helper(tmp_path, answers) as validator:
         config = EngineConfig(model="m")
         found = [validator.validate(config) for _ in range(3)]

@@ -3,7 +3,7 @@ from spec_shapes import DEEPSEEK_V2_LITE, QWEN_7B, QWEN_72B_FP8, shape
 
 from autotune.spec.capacity import GPU_GIB
 from autotune.spec.config import EngineConfig, FlagValue
-from autotune.spec.device import Device, beyond_device, named_capability, read_capability, weight_only_fp8
+from autotune.spec.device import Device, beyond_device, named_capability, read_capability, weight_only_notices
 from autotune.spec.legality import legal_space
 from autotune.spec.space import Choice, Dimension, SearchSpace
 
@@ -68,10 +68,17 @@ def test_of_an_unknown_gpu_nothing_is_said() -> None:
     assert beyond_device(config(dtype="bfloat16"), shape(QWEN_7B), Device(platform="cuda")) is None
 
 
-def test_fp8_weights_on_gpus_that_do_not_compute_in_fp8() -> None:
-    asked = config(quantization="fp8")
-    assert [weight_only_fp8(asked, gpu(name)) is None for name in ("A100", "L40S", "H200")] == [False, True, True]
-    assert weight_only_fp8(config(), gpu("A100")) is None
+@pytest.mark.parametrize("space", ["fixed", "searched", "neither"])
+def test_fp8_weights_on_gpus_that_do_not_compute_in_fp8(space: str) -> None:
+    dimension = Dimension(name="quantization", domain=Choice(values=(None, "fp8")))
+    asked = SearchSpace(
+        name="s",
+        model="m",
+        dimensions=(dimension,) if space == "searched" else (),
+        fixed={"quantization": "fp8"} if space == "fixed" else {},
+    )
+    said = [len(weight_only_notices(asked, gpu(name))) for name in ("A100", "L40S", "H200", "MI300X")]
+    assert said == ([0, 0, 0, 0] if space == "neither" else [1, 0, 0, 0])
 
 
 def test_what_only_this_machine_forbids_is_removed_and_no_error() -> None:

@@ -15,6 +15,7 @@ process, also while vLLM hangs over a question.
 from __future__ import annotations
 
 import contextlib
+import enum
 import importlib
 import json
 import os
@@ -99,11 +100,11 @@ class Judge:
 
 
 def plain(value: Any) -> Any:
-    """A JSON scalar: an enum's name, a dtype without `torch.`; None where there is none."""
+    """A JSON scalar: an enum's text or name, a dtype without `torch.`; None where there is none."""
+    if isinstance(value, enum.Enum):
+        return value.value if isinstance(value.value, str) else value.name
     if value is None or isinstance(value, (bool, int, float, str)):
-        return value.value if hasattr(value, "value") else value
-    if hasattr(value, "name"):
-        return str(value.name)
+        return value
     text = str(value)
     return text.removeprefix("torch.") if text.startswith("torch.") else None
 
