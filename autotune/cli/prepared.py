@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import sys
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from autotune import __version__
+from autotune.cli.dry_validation import validation_of
 from autotune.engine.catalogue import read_catalogue
 from autotune.engine.gpus import Gpu, all_gpus, visible
-from autotune.engine.model_files import read_model_shape, resolve_model
-from autotune.engine.validator import Validator
+from autotune.engine.model_files import read_model_shape
 from autotune.errors import EnvironmentProblem, UserError
 from autotune.history.rundir import RunDir, RunHeader
 from autotune.report.plan import Plan, plan
-from autotune.report.validation import Validation, validated
 from autotune.run.options import SearchOptions
 from autotune.spec.capacity import gpu_gib
 from autotune.spec.catalogue import Catalogue
@@ -81,35 +78,8 @@ def checked(
     )
     if not ask_vllm:
         return made
-    if gpu is not None:
-        elsewhere = "this vLLM judges by the machine that it is on, and this plan is for another (--gpu)"
-        return replace(made, validation=Validation(not_asked=elsewhere))
-    if catalogue.platform != "cpu" and not gpus:
-        return replace(made, validation=Validation(not_asked="this vLLM is for GPUs, and none is here"))
-    return replace(made, validation=_asked_of_vllm(made, model_config))
-
-
-def _asked_of_vllm(made: Plan, model_config: Path | None) -> Validation:
-    """A model that isn't at hand is stood for by its config.json: vLLM reads no more for this."""
-    own = made.problem.space.model
-
-    def model(name: str) -> str:
-        if model_config is not None and name == own:
-            return str((model_config if model_config.is_dir() else model_config.parent).absolute())
-        return resolve_model(name)
-
-    catalogue = made.catalogue
-    with (
-        tempfile.TemporaryDirectory(prefix="vtune-check-") as folder,
-        Validator(
-            vllm_python=Path(catalogue.python),
-            log=Path(folder) / "validator.log",
-            env=os.environ,
-            known_flags=frozenset(catalogue.flags) | catalogue.server_flags,
-        ) as vllm,
-    ):
-        found = validated(made.problem, lambda config: vllm.validate(config, model=model(config.model)))
-        return replace(found, import_s=vllm.import_s)
+    said = validation_of(made, elsewhere=gpu is not None, gpus=len(gpus), model_config=model_config)
+    return replace(made, validation=said)
 
 
 def prepare_new(

@@ -19,7 +19,7 @@ _log = logging.getLogger(__name__)
 
 
 class HelperEnded(Exception):
-    """It has died, or closed its end."""
+    """It has died, closed its end, or is of no more use."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -71,7 +71,10 @@ class Helper:
                 raise HelperEnded(f"it ended with exit code {self._exit_code()}")
             self._unread += data
         line, _, self._unread = self._unread.partition(b"\n")
-        found: dict[str, Any] = json.loads(line)
+        try:
+            found: dict[str, Any] = json.loads(line)
+        except ValueError:
+            raise HelperEnded("it answers in something else than JSON") from None
         return found
 
     def end(self, *, grace_s: float = 15.0) -> None:

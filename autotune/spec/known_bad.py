@@ -16,7 +16,7 @@ from autotune.spec.workload import Workload, mean
 _HIGH_UTILIZATION = 0.95
 """Above it engines are known not to start, or to die later under load."""
 _MANY_SEQUENCES = 1024
-"""The most that vLLM itself ever chooses (engine/arg_utils.py, get_batch_defaults)."""
+"""The most that vLLM chooses by default (engine/arg_utils.py, get_batch_defaults; its throughput mode doubles it)."""
 _SHORT_TOKENS = 512
 _MANY_PIECES = 16
 _LATENCIES = ("ttft", "tpot", "itl", "e2e", "latency")

@@ -78,7 +78,7 @@ def legal_space(
     judged one at a time beside the fixed ones: pairs that ask for too many GPUs together stay, for whoever suggests
     them to reject with `illegal`.
     """
-    _judge_fixed(space, shape, gpus_available, file)
+    _judge_fixed(space, shape, gpus_available, device, file)
     removed: list[Removed] = []
     kept: list[Dimension] = []
     fixed = dict(space.fixed)
@@ -112,7 +112,9 @@ def legal_problem(problem: Problem, shape: ModelShape, *, gpus_available: int | 
     return replace(problem, space=space, notices=problem.notices + notices)
 
 
-def _judge_fixed(space: SearchSpace, shape: ModelShape, gpus_available: int | None, file: object) -> None:
+def _judge_fixed(
+    space: SearchSpace, shape: ModelShape, gpus_available: int | None, device: Device | None, file: object
+) -> None:
     reason = illegal(space.default(), shape, None)
     if reason is not None:
         name = next((name for name in _JUDGED if reason.startswith(name) and name in space.fixed), None)
@@ -120,6 +122,10 @@ def _judge_fixed(space: SearchSpace, shape: ModelShape, gpus_available: int | No
         raise _illegal_value(reason, f"fixed.{name}" if name else "model", value, shape, file)
     if gpus_available is not None and space.default().gpus > gpus_available:
         raise _too_few(f"the space's fixed flags need {space.default().gpus} GPUs", gpus_available)
+    beyond = None if device is None else beyond_device(space.default(), shape, device)
+    if beyond is not None:
+        where = f"{file}: " if file is not None else ""
+        raise EnvironmentProblem(f"{where}the default can't run here: {beyond}. Run it elsewhere, or change the space")
 
 
 def _judge_written(

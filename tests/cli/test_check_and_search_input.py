@@ -214,3 +214,8 @@ def test_what_a_named_gpu_is_too_old_for_is_not_searched(check: Any) -> None:
 def test_known_bad_combinations_are_notices(check: Any) -> None:
     notices = json.loads(check("check", "--json", fixed={"cpu-offload-gb": 2}).stdout)["notices"]
     assert any("cpu-offload-gb 2 (the default)" in notice for notice in notices)
+
+
+def test_a_cpu_build_is_not_asked_about_a_space_for_gpus(check: Any) -> None:
+    answer = json.loads(check("check", "--json", search={"gpu-memory-utilization": [0.8, 0.9]}).stdout)
+    assert "it has gpu-memory-utilization" in answer["validation"]["not_asked"]

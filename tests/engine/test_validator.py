@@ -79,6 +79,14 @@ class TestOfTheInstalledVllm:
         assert not isinstance(vllm.validate(wrong, model=resolve_model(MODEL)), Valid)
         assert isinstance(ask(vllm), Valid)
 
+    def test_a_config_json_alone_is_enough(self, vllm: Validator, tmp_path: Path) -> None:
+        """No weights and no tokenizer: a model can be judged that isn't on this machine."""
+        config = Path(resolve_model(MODEL)) / "config.json"
+        (tmp_path / "config.json").write_text(config.read_text())
+        found = vllm.validate(EngineConfig(model="some/where", flags={"max-num-seqs": 7}), model=str(tmp_path))
+        assert isinstance(found, Valid), found
+        assert found.effective["max_num_seqs"] == 7
+
     def test_a_killed_helper_is_started_again_and_blames_nobody(self, vllm: Validator) -> None:
         assert vllm._helper is not None
         os.killpg(vllm._helper.process.pid, signal.SIGKILL)
@@ -97,8 +105,12 @@ def helper(tmp_path: Path, answers: str) -> Validator:
 
 @pytest.mark.parametrize(
     ("answers", "said"),
-    [("time.sleep(600)", "no answer within"), ("os._exit(7)", "exit code 7")],
-    ids=["hangs", "dies"],
+    [
+        ("time.sleep(600)", "no answer within"),
+        ("os._exit(7)", "exit code 7"),
+        ("print('no', flush=True)", "something else than JSON"),
+    ],
+    ids=["hangs", "dies", "babbles"],
 )
 def test_a_helper_that_fails_is_never_evidence_and_given_up_after_two(tmp_path: Path, answers: str, said: str) -> None:
     with helper(tmp_path, answers) as validator:

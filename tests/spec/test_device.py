@@ -1,6 +1,7 @@
 import pytest
 from spec_shapes import DEEPSEEK_V2_LITE, QWEN_7B, QWEN_72B_FP8, shape
 
+from autotune.errors import EnvironmentProblem
 from autotune.spec.capacity import GPU_GIB
 from autotune.spec.config import EngineConfig, FlagValue
 from autotune.spec.device import Device, beyond_device, named_capability, read_capability, weight_only_notices
@@ -88,3 +89,11 @@ def test_what_only_this_machine_forbids_is_removed_and_no_error() -> None:
     assert left.dimensions[0].domain == Choice(values=(32, 64))
     assert [(one.name, one.value) for one in removed] == [("block-size", 16)]
     assert legal_space(space, shape(QWEN_7B), gpus_available=None) == (space, ())
+
+
+def test_a_default_that_the_devices_cannot_run_is_the_environments_fault() -> None:
+    searched = Dimension(name="tensor-parallel-size", domain=Choice(values=(1, 2)))
+    space = SearchSpace(name="s", model="m", dimensions=(searched,), fixed={"dtype": "bfloat16"})
+    with pytest.raises(EnvironmentProblem, match="s.yaml: the default can't run here: dtype bfloat16 needs"):
+        legal_space(space, shape(QWEN_7B), gpus_available=2, device=gpu("T4"), file="s.yaml")
+    assert legal_space(space, shape(QWEN_7B), gpus_available=2, device=gpu("A100"))[1] == ()
