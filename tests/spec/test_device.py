@@ -94,6 +94,6 @@ def test_what_only_this_machine_forbids_is_removed_and_no_error() -> None:
 def test_a_default_that_the_devices_cannot_run_is_the_environments_fault() -> None:
     searched = Dimension(name="tensor-parallel-size", domain=Choice(values=(1, 2)))
     space = SearchSpace(name="s", model="m", dimensions=(searched,), fixed={"dtype": "bfloat16"})
-    with pytest.raises(EnvironmentProblem, match="s.yaml: the default can't run here: dtype bfloat16 needs"):
+    with pytest.raises(EnvironmentProblem, match=r"s\.yaml: the default can't run here: dtype bfloat16 needs"):
         legal_space(space, shape(QWEN_7B), gpus_available=2, device=gpu("T4"), file="s.yaml")
     assert legal_space(space, shape(QWEN_7B), gpus_available=2, device=gpu("A100"))[1] == ()
