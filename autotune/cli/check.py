@@ -24,7 +24,7 @@ def check(
     allow: Allow = None,
     ask_vllm: Annotated[
         bool,
-        typer.Option("--ask-vllm/--no-ask-vllm", help="Let vLLM itself validate points of the space (some 20 s)."),
+        typer.Option("--ask-vllm/--no-ask-vllm", help="Let vLLM itself validate points of the space (10 to 20 s)."),
     ] = True,
     json: Json = False,
 ) -> None:

@@ -19,7 +19,7 @@ from autotune.spec.config import EngineConfig
 def validation_of(made: Plan, *, elsewhere: bool, gpus: int, model_config: Path | None) -> Validation:
     """`elsewhere`: the plan is for another machine. `gpus`: how many are here. `model_config`: as `--model-config`.
 
-    Takes 15 s or more; ends the process that it starts.
+    Takes 8 s or more; ends the process that it starts.
     """
     why = _no_use(made, elsewhere=elsewhere, gpus=gpus)
     return _asked(made, model_config) if why is None else Validation(not_asked=why)

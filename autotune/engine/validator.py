@@ -56,7 +56,7 @@ Validity = Valid | Refused | Unknown
 
 @dataclass(slots=True, kw_only=True)
 class Validator:
-    """One helper process, started with the first question (importing vLLM: 15 s or more) and ended by `close()`, by
+    """One helper process, started with the first question (importing vLLM: 8 s or more) and ended by `close()`, by
     leaving the context, or with its owner.
 
     A helper that dies or hangs says nothing about the candidate it was asked about; it is started again, and after

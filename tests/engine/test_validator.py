@@ -20,7 +20,7 @@ MODEL = "builtin:tiny"
 
 @pytest.fixture(scope="module")
 def vllm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Validator]:
-    """One process for the whole module: importing vLLM takes 15 s or more."""
+    """One process for the whole module: importing vLLM takes 8 s or more."""
     log = tmp_path_factory.mktemp("validator") / "validator.log"
     with Validator(vllm_python=Path(sys.executable), log=log, env=os.environ) as made:
         yield made

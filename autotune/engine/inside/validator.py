@@ -61,7 +61,7 @@ def server_parser(make: Any) -> tuple[Any, Any]:
 
 
 class Judge:
-    """Imports vLLM when it is made (10 s or more); the first question takes a second longer than the others."""
+    """Imports vLLM when it is made (8 s or more); the first question takes a second longer than the others."""
 
     def __init__(self) -> None:
         for module in ("vllm.utils.argparse_utils", "vllm.utils"):
