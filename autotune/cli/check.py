@@ -22,6 +22,10 @@ def check(
     vllm_python: VllmPython = None,
     allow_quality_loss: AllowQualityLoss = False,
     allow: Allow = None,
+    ask_vllm: Annotated[
+        bool,
+        typer.Option("--ask-vllm/--no-ask-vllm", help="Let vLLM itself validate points of the space (10 to 20 s)."),
+    ] = True,
     json: Json = False,
 ) -> None:
     """Validate a space; say what a search would do and cost.
@@ -40,6 +44,7 @@ def check(
         vllm_python=vllm_python,
         allow_quality_loss=allow_quality_loss,
         allow=allow or (),
+        ask_vllm=ask_vllm,
     )
     if json:
         answer(plan_form(made))

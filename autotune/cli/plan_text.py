@@ -7,9 +7,11 @@ import math
 from rich.console import Console
 
 from autotune.cli.output import say, show, table
+from autotune.engine.validator import Refused, Unknown
 from autotune.report.evidence import one_line, shown_flags
 from autotune.report.numbers import duration, limit, number, plural
 from autotune.report.plan import Plan, shown_condition, shown_domain
+from autotune.report.validation import Validation
 from autotune.spec.objective import Budget
 
 
@@ -49,8 +51,30 @@ def show_plan(console: Console, plan: Plan) -> None:
         say(console, f"  not searched: {removed.name}={removed.value}: {removed.reason}")
     for notice in problem.notices:
         say(console, f"Note: {notice}", style="yellow")
+    if plan.validation is not None:
+        _validation(console, plan.validation)
     _capacity(console, plan)
     _estimate(console, plan)
+
+
+def _validation(console: Console, made: Validation) -> None:
+    """vLLM's sentences are a log's: shown as evidence is, on one line each."""
+    if made.import_s is not None and made.median_ms is not None:
+        say(
+            console,
+            f"vLLM itself was asked about {plural(len(made.asked), 'configuration')} and refuses {len(made.refused)} "
+            f"({duration(made.import_s)} to import it, {made.median_ms:.1f} ms each)",
+        )
+    for one in made.refused:
+        if isinstance(one.answer, Refused):
+            say(console, f"  refused: {one.change}: {one_line(one.answer.evidence)} ({one.answer.cause})")
+    for one in made.unknown:
+        if isinstance(one.answer, Unknown) and made.not_asked is None:
+            say(console, f"  not known: {one.change}: {one_line(one.answer.reason)}")
+    if made.left_out:
+        say(console, f"  not asked: {plural(made.left_out, 'configuration')} more that differ in one dimension")
+    if made.not_asked is not None:
+        say(console, f"Note: vLLM itself wasn't asked about the space: {one_line(made.not_asked)}", style="yellow")
 
 
 def _capacity(console: Console, plan: Plan) -> None:

@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from autotune import __version__
+from autotune.cli.dry_validation import validation_of
 from autotune.engine.catalogue import read_catalogue
-from autotune.engine.gpus import all_gpus, visible
+from autotune.engine.gpus import Gpu, all_gpus, visible
 from autotune.engine.model_files import read_model_shape
 from autotune.errors import EnvironmentProblem, UserError
 from autotune.history.rundir import RunDir, RunHeader
@@ -18,6 +19,7 @@ from autotune.report.plan import Plan, plan
 from autotune.run.options import SearchOptions
 from autotune.spec.capacity import gpu_gib, server_defaults
 from autotune.spec.catalogue import Catalogue
+from autotune.spec.device import Capability, named_capability, read_capability
 from autotune.spec.model import ModelShape
 from autotune.spec.problem import Problem
 from autotune.spec.space_file import Overrides, Sources, parse_problem, read_sources
@@ -39,6 +41,7 @@ class _Machine:
 
     devices: int | None
     gpu_gib: float | None = None
+    capability: Capability | None = None
 
 
 def checked(
@@ -51,8 +54,10 @@ def checked(
     vllm_python: Path | None,
     allow_quality_loss: bool,
     allow: Sequence[str],
+    ask_vllm: bool,
 ) -> Plan:
-    """What `search` would do, without a folder, an engine or a GPU."""
+    """What `search` would do, without a folder, an engine or a GPU. `ask_vllm`: whether vLLM itself validates points
+    of the space."""
     catalogue = read_catalogue(vllm_python)
     problem = parse_problem(
         read_sources(space, workload),
@@ -64,14 +69,19 @@ def checked(
     if gpu is not None and catalogue.platform == "cpu":
         problem = replace(problem, defaults={**problem.defaults, **server_defaults(_with_unit(gpu))})
     gpus = visible(all_gpus()) if gpu is None and catalogue.platform != "cpu" else ()
-    return plan(
+    made = plan(
         problem,
         catalogue,
         shape=_shape(problem, model_config),
         devices=len(gpus) or None,
         gpu_gib=given_gpu_gib(gpu) if gpu is not None else (gpus[0].total_gib if gpus else None),
         platform="cuda" if gpu is not None else None,
+        capability=named_capability(gpu) if gpu is not None else _capability(gpus),
     )
+    if not ask_vllm:
+        return made
+    said = validation_of(made, elsewhere=gpu is not None, gpus=len(gpus), model_config=model_config)
+    return replace(made, validation=said)
 
 
 def prepare_new(
@@ -97,6 +107,7 @@ def prepare_new(
         "model": overrides.model,
         "allow": ",".join(allow) or None,
         "devices": machine.devices,
+        "compute_capability": "{}.{}".format(*machine.capability) if machine.capability else None,
     }
     kept["model_config"] = str(model_config) if model_config else None
     header = RunHeader(
@@ -210,13 +221,21 @@ def _machine(options: SearchOptions, problem: Problem) -> _Machine:
             "no GPU found on this machine. Run vtune where the GPUs are, join a cluster with --address, or name an "
             "interpreter with a CPU build of vLLM: --vllm-python PATH"
         )
-    return _Machine(devices=len(gpus), gpu_gib=gpus[0].total_gib)
+    return _Machine(devices=len(gpus), gpu_gib=gpus[0].total_gib, capability=_capability(gpus))
+
+
+def _capability(gpus: Sequence[Gpu]) -> Capability | None:
+    """Of a machine's GPUs, which are taken to be alike."""
+    return read_capability(gpus[0].compute_capability) if gpus else None
 
 
 def _as_before(header: RunHeader) -> _Machine:
     """A resumed run must search the space that it began with, so what was taken out then is taken out again."""
-    devices = header.options.get("devices")
-    return _Machine(devices=devices if isinstance(devices, int) else None)
+    devices, capability = header.options.get("devices"), header.options.get("compute_capability")
+    return _Machine(
+        devices=devices if isinstance(devices, int) else None,
+        capability=read_capability(capability) if isinstance(capability, str) else None,
+    )
 
 
 def _planned(
@@ -229,7 +248,14 @@ def _planned(
         if not options.simulate:  # a real engine couldn't load it either
             raise
         problem = replace(problem, notices=(*problem.notices, f"not judged by the model's shape: {error}"))
-    return plan(problem, catalogue, shape=shape, devices=machine.devices, gpu_gib=machine.gpu_gib)
+    return plan(
+        problem,
+        catalogue,
+        shape=shape,
+        devices=machine.devices,
+        gpu_gib=machine.gpu_gib,
+        capability=machine.capability,
+    )
 
 
 def _shape(problem: Problem, model_config: Path | None) -> ModelShape:

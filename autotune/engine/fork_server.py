@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import logging
-import os
-import select
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from autotune.engine.command import inherited_environment
+from autotune.engine.helper import Helper, HelperEnded
 from autotune.engine.process import EngineProcess
 
 _log = logging.getLogger(__name__)
@@ -39,9 +36,8 @@ class ForkServer:
     broken: str | None = None
     """Why it can't be used; None as far as is known."""
     import_s: float | None = None
-    _process: subprocess.Popen[bytes] | None = None
+    _helper: Helper | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
-    _unread: bytes = b""
 
     def __enter__(self) -> ForkServer:
         return self
@@ -57,17 +53,9 @@ class ForkServer:
         with self._lock:
             if self.broken is not None:
                 raise ForkServerBroken(self.broken)
-            if self._process is None:
-                self.log.parent.mkdir(parents=True, exist_ok=True)
-                with self.log.open("ab") as output:
-                    self._process = subprocess.Popen(
-                        [str(self.vllm_python), str(_SCRIPT)],
-                        stdin=subprocess.PIPE,
-                        stdout=subprocess.PIPE,
-                        stderr=output,
-                        start_new_session=True,
-                        env=inherited_environment(self.env),
-                    )
+            if self._helper is None:
+                environment = inherited_environment(self.env)
+                self._helper = Helper.start(_SCRIPT, python=self.vllm_python, log=self.log, env=environment)
             if self.import_s is None:
                 deadline = time.monotonic() + self.import_timeout_s
                 while (reply := self._reply(0.5)) is None:
@@ -102,54 +90,31 @@ class ForkServer:
 
     def _ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
         with self._lock:
-            if self.broken is not None or self._process is None:
+            if self.broken is not None or self._helper is None:
                 raise ForkServerBroken(self.broken or "it was closed")
-            assert self._process.stdin is not None
             try:
-                self._process.stdin.write(json.dumps(request).encode() + b"\n")
-                self._process.stdin.flush()
-            except OSError as error:
-                self._give_up(f"it is gone ({error})")
+                self._helper.send(request)
+            except HelperEnded as ended:
+                self._give_up(str(ended))
             reply = self._reply(30.0)
             if reply is None:
                 self._give_up("it does not answer")
-            assert reply is not None
             return reply
 
     def _reply(self, timeout_s: float) -> dict[str, Any] | None:
         """The next answer; None when there was none in that time. Raises ForkServerBroken when it has ended."""
-        assert self._process is not None and self._process.stdout is not None
-        out = self._process.stdout.fileno()
-        deadline = time.monotonic() + timeout_s
-        while b"\n" not in self._unread:
-            left_s = deadline - time.monotonic()
-            if left_s <= 0 or not select.select([out], [], [], left_s)[0]:
-                return None
-            data = os.read(out, 65536)
-            if not data:
-                self._give_up(f"it ended with exit code {self._process.wait(10)}")
-            self._unread += data
-        line, _, self._unread = self._unread.partition(b"\n")
-        reply: dict[str, Any] = json.loads(line)
-        return reply
+        assert self._helper is not None
+        try:
+            return self._helper.reply(timeout_s)
+        except HelperEnded as ended:
+            self._give_up(str(ended))
 
-    def _give_up(self, reason: str) -> None:
+    def _give_up(self, reason: str) -> NoReturn:
         self.broken = f"{reason}; see {self.log}"
         self._end()
         raise ForkServerBroken(self.broken)
 
     def _end(self) -> None:
-        process, self._process, self.import_s, self._unread = self._process, None, None, b""
-        if process is None:
-            return
-        assert process.stdin is not None and process.stdout is not None
-        try:
-            process.stdin.close()
-        except OSError:
-            _log.debug("the fork server had closed its end")
-        try:
-            process.wait(timeout=15)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        process.stdout.close()
+        helper, self._helper, self.import_s = self._helper, None, None
+        if helper is not None:
+            helper.end()

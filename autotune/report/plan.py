@@ -10,19 +10,24 @@ from autotune.report.capacity_table import CapacityRow, capacity_form, capacity_
 from autotune.report.estimate import Estimate, estimate, estimate_form, points
 from autotune.report.evidence import shown_value
 from autotune.report.form import slo_form
+from autotune.report.validation import Validation, validation_form
 from autotune.spec.capacity_learned import Memory
 from autotune.spec.catalogue import Catalogue
+from autotune.spec.device import Capability, Device, weight_only_notices
 from autotune.spec.graph_grid import grid_notices
+from autotune.spec.known_bad import known_bad_notices
 from autotune.spec.legality import Removed, legal_space
 from autotune.spec.model import ModelShape
 from autotune.spec.problem import Problem
 from autotune.spec.space import Bundles, Choice, Condition, Dimension, Domain, FloatRange, IntRange
+from autotune.spec.weight_blocks import expert_notices
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """`problem` without what can't run; `removed`: values taken out of it. `capacity` is empty where the model's shape
-    or the GPU isn't known, and `memory` None. `platform`: what it was made for."""
+    or the GPU isn't known, and `memory` None. `platform`: what it was made for. `validation`: what vLLM itself says;
+    None: it wasn't asked."""
 
     problem: Problem
     catalogue: Catalogue
@@ -32,6 +37,7 @@ class Plan:
     capacity: tuple[CapacityRow, ...] = ()
     memory: Memory | None = None
     gpu_gib: float | None = None
+    validation: Validation | None = None
 
     @property
     def points(self) -> float:
@@ -47,19 +53,27 @@ def plan(
     devices: int | None,
     gpu_gib: float | None = None,
     platform: str | None = None,
+    capability: Capability | None = None,
 ) -> Plan:
-    """Judges the space by the model's shape and by the number of devices there are to run on (None: not known).
-    `platform`: instead of the catalogue's, to plan on one machine for another.
+    """Judges the space by the model's shape, and by the number of devices there are to run on and what they can do
+    (None: not known). `platform`: instead of the catalogue's, to plan on one machine for another.
 
     Raises UserError for a value that this model can't have, EnvironmentProblem where too few GPUs leave nothing.
     """
     removed: tuple[Removed, ...] = ()
-    if shape is not None:
-        space, removed = legal_space(problem.space, shape, gpus_available=devices, file=problem.space_file)
-        problem = replace(problem, space=space)
     on = platform or catalogue.platform
-    off_grid = grid_notices(problem.space, platform=on, vllm_version=catalogue.vllm_version)
-    problem = replace(problem, notices=(*problem.notices, *off_grid))
+    notices: list[str] = []
+    if shape is not None:
+        device = Device(platform=on, capability=capability)
+        space, removed = legal_space(
+            problem.space, shape, gpus_available=devices, device=device, file=problem.space_file
+        )
+        problem = replace(problem, space=space)
+        notices += weight_only_notices(space, device)
+        notices += expert_notices(space, shape, vllm_version=catalogue.vllm_version)
+    notices += grid_notices(problem.space, platform=on, vllm_version=catalogue.vllm_version)
+    notices += known_bad_notices(problem)
+    problem = replace(problem, notices=(*problem.notices, *notices))
     sized = gpu_gib is not None or "kv-cache-memory-bytes" in problem.space.fixed
     return Plan(
         problem=problem,
@@ -95,6 +109,7 @@ def plan_form(made: Plan) -> dict[str, Any]:
         "pinned": list(problem.pinned),
         "incumbent": dict(problem.incumbent.flags) if problem.incumbent else None,
         "removed": [{"name": one.name, "value": one.value, "reason": one.reason} for one in made.removed],
+        "validation": None if made.validation is None else validation_form(made.validation),
         "gpu_gib": made.gpu_gib,
         "capacity": [capacity_form(row) for row in made.capacity],
         "notices": list(problem.notices),

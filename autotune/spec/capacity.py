@@ -61,6 +61,21 @@ GPU_GIB: Mapping[str, float] = {
 """What the driver reports as total, in GiB, near enough for an estimate (cards are sold in other units)."""
 
 
+def _plain_name(given: str) -> str:
+    plain = re.sub(r"^(NVIDIA|AMD|TESLA|GEFORCE)\b", "", given.strip().upper()).strip()
+    plain = re.sub(r"^(NVIDIA|TESLA|GEFORCE|INSTINCT)\b", "", plain).strip().replace(" ", "-").replace("_", "-")
+    return re.sub(r"^RTX(?=\d)", "RTX-", plain)
+
+
+def gpu_name(given: str) -> str | None:
+    """The key of `GPU_GIB` that "nvidia h100 80gb" means, or None."""
+    plain = _plain_name(given)
+    if plain.startswith("A100") and "40" in plain:
+        return "A100-40"
+    names = sorted(GPU_GIB, key=len, reverse=True)
+    return next((name for name in names if plain == name or plain.startswith(f"{name}-")), None)
+
+
 def gpu_gib(given: str) -> float:
     """ "H200", "nvidia h100 80gb" or "141 GiB". Raises UserError with the known names."""
     text = given.strip()
@@ -77,16 +92,10 @@ def gpu_gib(given: str) -> float:
             value=given,
             remedy="write a name, or a size such as 80 GiB",
         )
-    plain = re.sub(r"^(NVIDIA|AMD|TESLA|GEFORCE)\b", "", text.upper()).strip()
-    plain = re.sub(r"^(NVIDIA|TESLA|GEFORCE|INSTINCT)\b", "", plain).strip().replace(" ", "-").replace("_", "-")
-    plain = re.sub(r"^RTX(?=\d)", "RTX-", plain)
-    if plain.startswith("A100") and "40" in plain:
-        return GPU_GIB["A100-40"]
-    names = sorted(GPU_GIB, key=len, reverse=True)
-    found_name = next((name for name in names if plain == name or plain.startswith(f"{name}-")), None)
-    if found_name is not None:
-        return GPU_GIB[found_name]
-    near = nearest(plain, list(GPU_GIB))
+    name = gpu_name(text)
+    if name is not None:
+        return GPU_GIB[name]
+    near = nearest(_plain_name(text), list(GPU_GIB))
     raise UserError(
         "this GPU isn't known by name",
         key="--gpu",

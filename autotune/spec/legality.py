@@ -1,6 +1,7 @@
 """What a model's shape and the number of GPUs forbid, judged before a search: values are removed from the space.
 
-The rules are vLLM's own (vllm/config/model.py, verify_with_parallel_config; vllm/distributed/utils.py, divide).
+The rules are vLLM's own (vllm/config/model.py, verify_with_parallel_config; vllm/distributed/utils.py, divide;
+those of quantization and devices: spec/weight_blocks.py, spec/device.py).
 """
 
 from __future__ import annotations
@@ -11,11 +12,22 @@ from typing import assert_never
 
 from autotune.errors import EnvironmentProblem, UserError
 from autotune.spec.config import EngineConfig, FlagValue
+from autotune.spec.device import Device, beyond_device
 from autotune.spec.model import ModelShape
 from autotune.spec.problem import Problem
 from autotune.spec.space import Bundles, Choice, Dimension, FloatRange, IntRange, SearchSpace
+from autotune.spec.weight_blocks import cut_blocks
 
-_JUDGED = ("tensor-parallel-size", "pipeline-parallel-size", "data-parallel-size", "max-model-len", "model")
+_JUDGED = (
+    "tensor-parallel-size",
+    "pipeline-parallel-size",
+    "data-parallel-size",
+    "max-model-len",
+    "model",
+    "quantization",
+    "dtype",
+    "block-size",
+)
 _MOST_DEGREES = 4096
 
 
@@ -28,13 +40,17 @@ class Removed:
     reason: str
 
 
-def illegal(config: EngineConfig, shape: ModelShape, gpus_available: int | None) -> str | None:
-    """Why no engine can run like this, or None. `gpus_available` None: not known, so not judged."""
+def illegal(
+    config: EngineConfig, shape: ModelShape, gpus_available: int | None, device: Device | None = None
+) -> str | None:
+    """Why no engine can run like this, or None. `gpus_available`, `device` None: not known, so not judged."""
     tensor, pipeline = config.degree("tensor-parallel-size"), config.degree("pipeline-parallel-size")
     if shape.heads % tensor:
         return f"tensor-parallel-size {tensor} doesn't divide the {shape.heads} attention heads of {shape.name}"
     if not _fits(tensor, shape):
         return f"tensor-parallel-size {tensor} and {shape.kv_heads} KV heads of {shape.name}: one must divide the other"
+    if config.model == shape.name and (cut := cut_blocks(tensor, shape)) is not None:
+        return cut
     if pipeline > shape.layers:
         return f"pipeline-parallel-size {pipeline} is more than the {shape.layers} layers of {shape.name}"
     length = config.flags.get("max-model-len")
@@ -43,20 +59,26 @@ def illegal(config: EngineConfig, shape: ModelShape, gpus_available: int | None)
     if gpus_available is not None and config.gpus > gpus_available:
         there = "is 1" if gpus_available == 1 else f"are {gpus_available}"
         return f"one engine would need {config.gpus} GPUs and there {there}"
-    return None
+    return None if device is None else beyond_device(config, shape, device)
 
 
 def legal_space(
-    space: SearchSpace, shape: ModelShape, *, gpus_available: int | None, file: object = None
+    space: SearchSpace,
+    shape: ModelShape,
+    *,
+    gpus_available: int | None,
+    device: Device | None = None,
+    file: object = None,
 ) -> tuple[SearchSpace, tuple[Removed, ...]]:
     """The space without values that no engine can have here. A dimension with one value left becomes fixed.
 
     Raises UserError for a value that somebody wrote down and this model can't have (3 in [1, 2, 3] for 4 heads), and
-    when no value of a range is legal. What only this machine forbids (4 GPUs of 2) and what lies inside a range is
-    removed; EnvironmentProblem when nothing is left because of the GPUs. Values are judged one at a time beside the
-    fixed ones: pairs that ask for too many GPUs together stay, for whoever suggests them to reject with `illegal`.
+    when no value of a range is legal. What only this machine forbids (4 GPUs of 2, a format its GPUs are too old for)
+    and what lies inside a range is removed; EnvironmentProblem when nothing is left because of the GPUs. Values are
+    judged one at a time beside the fixed ones: pairs that ask for too many GPUs together stay, for whoever suggests
+    them to reject with `illegal`.
     """
-    _judge_fixed(space, shape, gpus_available, file)
+    _judge_fixed(space, shape, gpus_available, device, file)
     removed: list[Removed] = []
     kept: list[Dimension] = []
     fixed = dict(space.fixed)
@@ -67,7 +89,7 @@ def legal_space(
             continue
         if isinstance(dimension.domain, Choice):
             _judge_written(space, dimension, values, shape, file)
-        reasons = {value: _reason(space, dimension, value, shape, gpus_available) for value in values}
+        reasons = {value: _reason(space, dimension, value, shape, gpus_available, device) for value in values}
         good = [value for value in values if reasons[value] is None]
         if not good:
             raise _nothing_left(dimension, reasons, shape, gpus_available, file)
@@ -90,7 +112,9 @@ def legal_problem(problem: Problem, shape: ModelShape, *, gpus_available: int | 
     return replace(problem, space=space, notices=problem.notices + notices)
 
 
-def _judge_fixed(space: SearchSpace, shape: ModelShape, gpus_available: int | None, file: object) -> None:
+def _judge_fixed(
+    space: SearchSpace, shape: ModelShape, gpus_available: int | None, device: Device | None, file: object
+) -> None:
     reason = illegal(space.default(), shape, None)
     if reason is not None:
         name = next((name for name in _JUDGED if reason.startswith(name) and name in space.fixed), None)
@@ -98,6 +122,10 @@ def _judge_fixed(space: SearchSpace, shape: ModelShape, gpus_available: int | No
         raise _illegal_value(reason, f"fixed.{name}" if name else "model", value, shape, file)
     if gpus_available is not None and space.default().gpus > gpus_available:
         raise _too_few(f"the space's fixed flags need {space.default().gpus} GPUs", gpus_available)
+    beyond = None if device is None else beyond_device(space.default(), shape, device)
+    if beyond is not None:
+        where = f"{file}: " if file is not None else ""
+        raise EnvironmentProblem(f"{where}the default can't run here: {beyond}. Run it elsewhere, or change the space")
 
 
 def _judge_written(
@@ -123,11 +151,16 @@ def _illegal_value(reason: str, key: str, value: FlagValue, shape: ModelShape, f
 
 
 def _reason(
-    space: SearchSpace, dimension: Dimension, value: FlagValue, shape: ModelShape, gpus_available: int | None
+    space: SearchSpace,
+    dimension: Dimension,
+    value: FlagValue,
+    shape: ModelShape,
+    gpus_available: int | None,
+    device: Device | None = None,
 ) -> str | None:
     if isinstance(dimension.domain, Bundles) and "model" in dimension.domain.options[str(value)]:
         return None  # another checkpoint may have another shape
-    return illegal(space.decode({dimension.name: value}), shape, gpus_available)
+    return illegal(space.decode({dimension.name: value}), shape, gpus_available, device)
 
 
 def _nothing_left(

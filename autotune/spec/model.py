@@ -17,10 +17,11 @@ _BITS = {"fp8": 8.0, "fbgemm_fp8": 8.0, "modelopt": 8.0, "awq": 4.0, "gptq": 4.0
 class ModelShape:
     """`head_size` in elements, `weight_bytes` of the whole checkpoint (estimated from the shape unless it was counted).
 
-    `experts` is 0 in a dense model. `kv_latent` is the width of a token's compressed key and value in MLA models
-    (DeepSeek), which tensor parallelism doesn't split; 0 elsewhere. `window_layers` of the layers see only the last
-    `window` tokens; `state_layers` keep a state of `state_bytes` each instead of keys and values, `bare_layers`
-    nothing.
+    `experts` is 0 in a dense model, and so is `expert_intermediate`, the width of one. `quantization_block`: rows and
+    columns of weights that share a scale, where the checkpoint is quantized in blocks. `kv_latent` is the width of a
+    token's compressed key and value in MLA models (DeepSeek), which tensor parallelism doesn't split; 0 elsewhere.
+    `window_layers` of the layers see only the last `window` tokens; `state_layers` keep a state of `state_bytes` each
+    instead of keys and values, `bare_layers` nothing.
     """
 
     name: str
@@ -41,6 +42,7 @@ class ModelShape:
     experts: int = 0
     experts_per_token: int = 0
     expert_intermediate: int = 0
+    quantization_block: tuple[int, int] | None = None
     kv_latent: int = 0
     window: int | None = None
     window_layers: int = 0
@@ -113,7 +115,8 @@ def parse_model_shape(config: Mapping[str, object], *, name: str, weight_bytes: 
         quantization=quantization,
         experts=experts,
         experts_per_token=reader.maybe("num_experts_per_tok", "num_experts_per_token", "moe_topk") or 0,
-        expert_intermediate=reader.maybe(*_EXPERT_INTERMEDIATE) or 0,
+        expert_intermediate=_expert_width(reader, intermediate) if experts else 0,
+        quantization_block=_quantization_block(config, text),
         kv_latent=latent + rope if latent else 0,
         window=window,
         window_layers=_window_layers(text, layers, window),
@@ -171,16 +174,34 @@ def _feed_forward_parameters(reader: _Reader, layers: int, hidden: int, intermed
     dense = 3 * hidden * intermediate
     if not experts:
         return layers * dense
-    inner = reader.maybe(*_EXPERT_INTERMEDIATE) or intermediate
+    inner = _expert_width(reader, intermediate)
     shared = reader.maybe("shared_expert_intermediate_size") or (reader.maybe("n_shared_experts") or 0) * inner
     first = reader.maybe("first_k_dense_replace") or 0
     sparse = experts * 3 * hidden * inner + 3 * hidden * shared + hidden * experts
     return first * dense + (layers - first) * sparse
 
 
+def _expert_width(reader: _Reader, intermediate: int) -> int:
+    return reader.maybe(*_EXPERT_INTERMEDIATE) or intermediate
+
+
+def _given_quantization(config: Mapping[str, object], text: Mapping[str, object]) -> object:
+    return config.get("quantization_config") or text.get("quantization_config") or config.get("compression_config")
+
+
+def _quantization_block(config: Mapping[str, object], text: Mapping[str, object]) -> tuple[int, int] | None:
+    given = _given_quantization(config, text)
+    block = given.get("weight_block_size") if isinstance(given, Mapping) else None
+    match block:
+        case [int(rows), int(columns)] if rows > 0 and columns > 0:
+            return rows, columns
+        case _:
+            return None
+
+
 def _quantization(config: Mapping[str, object], text: Mapping[str, object]) -> tuple[str | None, float | None]:
     """(method, bits per weight with its scales) of a checkpoint that is quantized already."""
-    given = config.get("quantization_config") or text.get("quantization_config") or config.get("compression_config")
+    given = _given_quantization(config, text)
     if not isinstance(given, Mapping):
         return None, None
     method = str(given.get("quant_method") or "unknown").lower()

@@ -183,3 +183,42 @@ def test_a_folder_that_holds_a_run_is_not_written_to(check: Any) -> None:
     result = check("search", "--out", "there")
     assert (result.exit_code, "--resume" in result.stderr) == (2, True)
     assert Path("there/run.json").read_text() == "{}"
+
+
+def test_a_vllm_that_cannot_be_asked_is_said_and_stops_nothing(check: Any) -> None:
+    """The catalogue of these tests names an interpreter that isn't there."""
+    result = check("check", "--json")
+    assert result.exit_code == 0
+    validation = json.loads(result.stdout)["validation"]
+    assert (validation["refused"], validation["median_ms"]) == ([], None)
+    assert "vLLM can't be asked" in validation["not_asked"]
+    assert "vLLM itself wasn't asked" in check("check").stdout
+
+
+def test_vllm_is_not_asked_where_it_was_told_not_to_be(check: Any) -> None:
+    assert json.loads(check("check", "--json", "--no-ask-vllm").stdout)["validation"] is None
+
+
+@pytest.mark.parametrize(("words", "why"), [(["--gpu", "H200"], "for another"), ([], "none is here")])
+def test_vllm_is_not_asked_about_a_machine_that_it_is_not_on(
+    check: Any, on_gpus: None, words: list[str], why: str
+) -> None:
+    assert why in json.loads(check("check", *words, "--json").stdout)["validation"]["not_asked"]
+
+
+def test_what_a_named_gpu_is_too_old_for_is_not_searched(check: Any) -> None:
+    search = {"dtype": ["float16", "bfloat16"], "max-num-seqs": [16, 64]}
+    removed = json.loads(check("check", "--gpu", "T4", "--allow-quality-loss", "--json", search=search).stdout)[
+        "removed"
+    ]
+    assert [(one["name"], one["value"]) for one in removed] == [("dtype", "bfloat16")]
+
+
+def test_known_bad_combinations_are_notices(check: Any) -> None:
+    notices = json.loads(check("check", "--json", fixed={"cpu-offload-gb": 2}).stdout)["notices"]
+    assert any("cpu-offload-gb 2 (the default)" in notice for notice in notices)
+
+
+def test_a_cpu_build_is_not_asked_about_a_space_for_gpus(check: Any) -> None:
+    answer = json.loads(check("check", "--json", search={"gpu-memory-utilization": [0.8, 0.9]}).stdout)
+    assert "it has gpu-memory-utilization" in answer["validation"]["not_asked"]

@@ -185,8 +185,8 @@ def test_a_cancelled_start_is_given_up_and_leaves_nothing(launcher: VllmLauncher
         assert isinstance(engine, EngineFailure)
         assert engine.cause == "infra.cancelled"
     server = launcher.fork_server
-    assert server is not None and server._process is not None
-    assert not members_by_parent(server._process.pid)
+    assert server is not None and server._helper is not None
+    assert not members_by_parent(server._helper.process.pid)
 
 
 def test_a_fork_server_that_cannot_import_vllm_is_given_up_once(model: str, tmp_path: Path) -> None:

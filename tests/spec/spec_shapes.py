@@ -47,6 +47,10 @@ QWEN3_30B_A3B: dict[str, object] = {
     "torch_dtype": "bfloat16",
     "tie_word_embeddings": False,
 }
+FP8_IN_BLOCKS: dict[str, object] = {
+    "quantization_config": {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128]}
+}
+QWEN3_30B_A3B_FP8: dict[str, object] = QWEN3_30B_A3B | FP8_IN_BLOCKS
 DEEPSEEK_V2_LITE: dict[str, object] = {
     "architectures": ["DeepseekV2ForCausalLM"],
     "hidden_size": 2048,

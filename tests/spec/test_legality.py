@@ -2,12 +2,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from spec_catalogue import problem, with_lines
-from spec_shapes import DEEPSEEK_V2_LITE, FOUR_HEADS, QWEN_7B, shape
+from spec_shapes import (
+    DEEPSEEK_V2_LITE,
+    FOUR_HEADS,
+    FP8_IN_BLOCKS,
+    QWEN3_30B_A3B,
+    QWEN3_30B_A3B_FP8,
+    QWEN_7B,
+    shape,
+)
 
 from autotune.errors import EnvironmentProblem, UserError
 from autotune.spec.config import EngineConfig, FlagValue
 from autotune.spec.legality import illegal, legal_problem, legal_space
 from autotune.spec.space import Bundles, Choice, Condition, Dimension, IntRange, SearchSpace
+from autotune.spec.weight_blocks import expert_notices
 
 TP = "tensor-parallel-size"
 
@@ -33,6 +42,27 @@ def test_heads_are_divided_and_kv_heads_divided_or_repeated(degree: int, legal: 
 def test_mla_has_no_kv_heads_to_divide() -> None:
     config = EngineConfig(model="m", flags={TP: 16})
     assert illegal(config, shape(DEEPSEEK_V2_LITE), None) is None
+
+
+@pytest.mark.parametrize(("intermediate", "legal"), [(18944, True), (18944 + 128, False)])
+def test_layers_quantized_in_blocks_are_cut_between_blocks_only(intermediate: int, legal: bool) -> None:
+    config = EngineConfig(model="m", flags={TP: 4})
+    blocks = shape(QWEN_7B | FP8_IN_BLOCKS | {"intermediate_size": intermediate})
+    reason = illegal(config, blocks, None)
+    assert (reason is None) is legal
+    assert legal or "fp8 blocks of 128" in str(reason)
+    assert illegal(EngineConfig(model="other", flags={TP: 4}), blocks, None) is None
+
+
+@pytest.mark.parametrize(("version", "warned"), [("0.24.0", True), ("0.32.0", False)])
+def test_experts_cut_within_blocks_are_warned_of_where_vllm_may_refuse_them(version: str, warned: bool) -> None:
+    # 768 columns of an expert: 384 is three blocks of 128, 192 is one and a half.
+    degrees, experts = choice(TP, 1, 2, 4), shape(QWEN3_30B_A3B_FP8)
+    said = expert_notices(space(degrees), experts, vllm_version=version)
+    assert [f"{TP} 4 cuts" in one for one in said] == [True] * warned
+    assert expert_notices(space(degrees, enable_expert_parallel=True), experts, vllm_version=version) == ()
+    assert expert_notices(space(degrees), shape(QWEN3_30B_A3B), vllm_version=version) == ()
+    assert expert_notices(space(choice(TP, 1, 2)), experts, vllm_version=version) == ()
 
 
 @pytest.mark.parametrize(
