@@ -7,7 +7,6 @@ import math
 from rich.console import Console
 
 from autotune.cli.output import say, show, table
-from autotune.engine.validator import Refused, Unknown
 from autotune.report.evidence import one_line, shown_flags
 from autotune.report.numbers import duration, limit, number, plural
 from autotune.report.plan import Plan, shown_condition, shown_domain
@@ -65,12 +64,10 @@ def _validation(console: Console, made: Validation) -> None:
             f"vLLM itself was asked about {plural(len(made.asked), 'configuration')} and refuses {len(made.refused)} "
             f"({duration(made.import_s)} to import it, {made.median_ms:.1f} ms each)",
         )
-    for one in made.refused:
-        if isinstance(one.answer, Refused):
-            say(console, f"  refused: {one.change}: {one_line(one.answer.evidence)} ({one.answer.cause})")
-    for one in made.unknown:
-        if isinstance(one.answer, Unknown) and made.not_asked is None:
-            say(console, f"  not known: {one.change}: {one_line(one.answer.reason)}")
+    for change, refused in made.refused:
+        say(console, f"  refused: {change}: {one_line(refused.evidence)} ({refused.cause})")
+    for change, unknown in made.unknown if made.not_asked is None else ():
+        say(console, f"  not known: {change}: {one_line(unknown.reason)}")
     if made.left_out:
         say(console, f"  not asked: {plural(made.left_out, 'configuration')} more that differ in one dimension")
     if made.not_asked is not None:

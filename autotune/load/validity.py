@@ -11,12 +11,11 @@ from autotune.load.server_side import cached_too_much, counted_otherwise, distur
 from autotune.load.statistics import percentile
 from autotune.load.steadiness import unsteady
 from autotune.spec.measurement import METRICS, EngineSample, Measurement, RequestRecord
-from autotune.spec.workload import ClosedLoop, Rung
+from autotune.spec.workload import TEMPLATE_TOKENS, ClosedLoop, Rung
 
 _CLOCK_SLACK_S = 1e-3
 _BUSY_LIMIT = 0.95
 _TEXT_DRIFT = 0.1
-_TEMPLATE_TOKENS = 64
 _OUTLIER = 10.0
 _OUTLIER_S = 0.5
 
@@ -113,7 +112,7 @@ def drifted(records: Sequence[RequestRecord]) -> str | None:
         for record in records
         if record.prompt_tokens is not None and record.about_prompt_tokens
     ]
-    off = [(got, about) for got, about in known if abs(got - about) > _TEXT_DRIFT * about + _TEMPLATE_TOKENS]
+    off = [(got, about) for got, about in known if abs(got - about) > _TEXT_DRIFT * about + TEMPLATE_TOKENS]
     if not off:
         return None
     got, about = max(off, key=lambda one: abs(one[0] / one[1] - 1))

@@ -36,12 +36,13 @@ class Validation:
     import_s: float | None = None
 
     @property
-    def refused(self) -> tuple[Asked, ...]:
-        return tuple(one for one in self.asked if isinstance(one.answer, Refused))
+    def refused(self) -> tuple[tuple[str, Refused], ...]:
+        """What sets each apart from the default, and why vLLM refuses it."""
+        return tuple((one.change, one.answer) for one in self.asked if isinstance(one.answer, Refused))
 
     @property
-    def unknown(self) -> tuple[Asked, ...]:
-        return tuple(one for one in self.asked if isinstance(one.answer, Unknown))
+    def unknown(self) -> tuple[tuple[str, Unknown], ...]:
+        return tuple((one.change, one.answer) for one in self.asked if isinstance(one.answer, Unknown))
 
     @property
     def median_ms(self) -> float | None:
@@ -66,19 +67,14 @@ def validated(problem: Problem, validate: Callable[[EngineConfig], Validity], *,
 
 def validation_form(made: Validation) -> dict[str, Any]:
     """Part of the answer of `vtune check --json` (docs/cli.md)."""
-    refused, unknown = made.refused, made.unknown
     return {
         "asked": len(made.asked),
         "left_out": made.left_out,
         "not_asked": made.not_asked,
         "refused": [
-            {"change": one.change, "class": one.answer.cause, "evidence": one.answer.evidence}
-            for one in refused
-            if isinstance(one.answer, Refused)
+            {"change": change, "class": answer.cause, "evidence": answer.evidence} for change, answer in made.refused
         ],
-        "unknown": [
-            {"change": one.change, "reason": one.answer.reason} for one in unknown if isinstance(one.answer, Unknown)
-        ],
+        "unknown": [{"change": change, "reason": answer.reason} for change, answer in made.unknown],
         "import_s": made.import_s,
         "median_ms": made.median_ms,
     }

@@ -6,11 +6,11 @@ requests at once win by it whatever a user would wait (vllm-project/vllm#4252).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from autotune.spec.config import FlagValue
 from autotune.spec.objective import Objective, Slo
-from autotune.spec.space import Bundles, Choice, Dimension, FloatRange, IntRange, SearchSpace
+from autotune.spec.space import SearchSpace
 from autotune.spec.workload import ClosedLoop, Rung, Workload
 
 _FAR_ABOVE = 2
@@ -57,28 +57,8 @@ def _most_running(space: SearchSpace, defaults: Mapping[str, FlagValue]) -> int 
     """None where a candidate may run as many as vLLM itself chooses, and nobody knows how many that is."""
     most = 1
     for flag, known in (("max-num-seqs", None), ("data-parallel-size", 1)):
-        values = list(_values(space, flag)) or [defaults.get(flag, known)]
+        values = list(space.values_of(flag)) or [defaults.get(flag, known)]
         if not all(isinstance(value, int) for value in values):
             return None
         most *= max(int(value) for value in values if value is not None)
     return most
-
-
-def _values(space: SearchSpace, flag: str) -> Iterator[FlagValue]:
-    """Those that matter for its largest."""
-    if flag in space.fixed:
-        yield space.fixed[flag]
-    for dimension in space.dimensions:
-        yield from _of_dimension(dimension, flag)
-
-
-def _of_dimension(dimension: Dimension, flag: str) -> Iterator[FlagValue]:
-    match dimension.domain:
-        case Bundles(options=options):
-            yield from (flags[flag] for flags in options.values() if flag in flags)
-        case _ if dimension.name != flag:
-            return
-        case Choice(values=values):
-            yield from values
-        case IntRange(high=high) | FloatRange(high=high):
-            yield high

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, assert_never
 
@@ -138,21 +138,26 @@ class SearchSpace:
         """vLLM's own defaults plus what the space fixes: trial 0."""
         return EngineConfig(model=self.model, flags=dict(self.fixed), env=dict(self.fixed_env))
 
+    def values_of(self, flag: str) -> Iterator[FlagValue]:
+        """What a candidate may give the flag, fixed or searched, in a bundle or by itself; of a range its ends."""
+        if flag in self.fixed:
+            yield self.fixed[flag]
+        for dimension in self.dimensions:
+            match dimension.domain:
+                case Bundles(options=options):
+                    yield from (flags[flag] for flags in options.values() if flag in flags)
+                case _ if dimension.name != flag:
+                    continue
+                case Choice(values=values):
+                    yield from values
+                case IntRange(low=low, high=high) | FloatRange(low=low, high=high):
+                    yield from (low, high)
+
     def largest_engine(self) -> int:
         """Devices that the largest candidate needs, were every domain at its largest."""
-        ranks = 1
-        for name in PARALLEL_FLAGS:
-            values = [self.fixed.get(name)]
-            for dimension in self.dimensions:
-                match dimension.domain:
-                    case Bundles(options=options):
-                        values += [flags.get(name) for flags in options.values()]
-                    case Choice(values=choices) if dimension.name == name:
-                        values += choices
-                    case IntRange(high=high) if dimension.name == name:
-                        values.append(high)
-            ranks *= max(int(value) for value in values if value is not None) if any(values) else 1
-        return ranks
+        return math.prod(
+            max((int(value) for value in self.values_of(name) if value), default=1) for name in PARALLEL_FLAGS
+        )
 
     def gpu_flag(self) -> str | None:
         """The first flag it sets or searches that only means something on a GPU; None = a CPU engine could run it."""

@@ -9,7 +9,7 @@ from typing import assert_never
 
 from autotune.spec.trace import Trace
 
-_TEXT_MARGIN, _TEMPLATE_TOKENS = 0.05, 64
+_TEXT_MARGIN, TEMPLATE_TOKENS = 0.05, 64
 """How much longer texts may come out of the tokenizer and its chat template than was planned: the larger of both."""
 
 _BLOCK_TOKENS = 16
@@ -262,7 +262,7 @@ class Workload:
         blocks."""
         need = self.longest_request_tokens
         if not self.exact:
-            need += max(math.ceil(need * _TEXT_MARGIN), _TEMPLATE_TOKENS)
+            need += max(math.ceil(need * _TEXT_MARGIN), TEMPLATE_TOKENS)
         return -(-need // _BLOCK_TOKENS) * _BLOCK_TOKENS
 
     @property

@@ -80,9 +80,9 @@ def import_all() -> list[str]:
 def wait_without_yielding() -> None:
     """Chooses vLLM's other way to poll shared memory, `time.sleep(0)`, which it uses on Pythons before 3.11.1.
 
-    Engine core and worker poll each other with sched_yield, some 100,000 times a second. Linux kernels that have commit
-    b3d99f43c72b (sched/fair: Fix zero_vruntime tracking) without its fix 1319ea57529e then leave other tasks of that
-    core waiting: API server and load client, on few cores, for up to 4 s (docs/measurement.md).
+    Engine core and worker poll each other with sched_yield in a loop. Linux kernels that have commit b3d99f43c72b
+    (sched/fair: Fix zero_vruntime tracking) without its fix 1319ea57529e then leave other tasks of that core waiting:
+    API server and load client, on few cores, for up to 4 s (docs/measurement.md).
     """
     utils = importlib.import_module("vllm.distributed.utils")
     if hasattr(utils, "USE_SCHED_YIELD"):
