@@ -1,4 +1,4 @@
-"""How often a CPU engine stands still under load: plain vLLM, whose processes poll with sched_yield, and the fork server.
+"""How often a CPU engine stands still under load: plain vLLM, which polls with sched_yield, and the fork server's.
 
 `python -m benchmarks.standstill [--quick]`. The default of tiny-cpu is started once plainly and once by the fork
 server; each runs `RUNGS` rungs of its closed loop of 32, for 3 s or more. Beside it a process reads every task's

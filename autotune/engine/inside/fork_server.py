@@ -82,7 +82,7 @@ def wait_without_yielding() -> None:
 
     Engine core and worker poll each other with sched_yield in a loop. Linux kernels that have commit b3d99f43c72b
     (sched/fair: Fix zero_vruntime tracking) without its fix 1319ea57529e then leave other tasks of that core waiting:
-    API server and load client, on few cores, for up to 4 s (docs/measurement.md).
+    API server and load client, on few cores, for seconds (`benchmarks.standstill`).
     """
     utils = importlib.import_module("vllm.distributed.utils")
     if hasattr(utils, "USE_SCHED_YIELD"):
