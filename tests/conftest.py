@@ -10,6 +10,8 @@ from collections.abc import Iterator
 
 import psutil
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 # Inherited by everything the tests start, however often it forks, daemonizes or changes its OS session.
 MARK = "VTUNE_TEST_SESSION"
@@ -19,6 +21,20 @@ GRACE_S = 15.0
 
 def pytest_configure() -> None:
     os.environ[MARK] = uuid.uuid4().hex
+
+
+def pytest_collection_finish() -> None:
+    """In a fresh checkout the first property pays seconds for Hypothesis' own modules and its tables of characters.
+
+    Paid here, outside of any test's time limit.
+    """
+    draw_a_text()
+
+
+@settings(max_examples=5, database=None, deadline=None)
+@given(st.text(), st.from_regex("[a-z]+"), st.data())
+def draw_a_text(text: str, word: str, data: st.DataObject) -> None:
+    data.draw(st.dictionaries(st.just(text), st.floats() | st.just(word)))
 
 
 def started_here(mark: str) -> Iterator[psutil.Process]:

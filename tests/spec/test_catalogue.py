@@ -101,7 +101,6 @@ def test_an_illegal_value_says_what_to_write(name: str, value: object, remedy: s
     assert remedy in caught.value.remedy
 
 
-@pytest.mark.timeout(10)  # in a fresh checkout Hypothesis first makes its tables of characters
 @given(
     st.sampled_from(sorted(CATALOGUE.flags)),
     st.integers() | st.text(max_size=8) | st.booleans() | st.floats() | st.none(),

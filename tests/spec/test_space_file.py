@@ -408,7 +408,6 @@ def test_a_space_without_a_workload_asks_for_one(tmp_path: Path) -> None:
         load_problem(tmp_path / "s.yaml", catalogue=small_catalogue())
 
 
-@pytest.mark.timeout(10)  # in a fresh checkout Hypothesis first makes its tables of characters
 @given(
     st.text(max_size=200)
     | st.sampled_from(SPACE.splitlines()).map(lambda line: SPACE.replace(line, line[: len(line) // 2]))
