@@ -24,6 +24,7 @@ log = logging.getLogger(__name__)
 
 
 class Sampler(StrEnum):
+    gp = "gp"
     tpe = "tpe"
     nsga2 = "nsga2"
     random = "random"
@@ -60,7 +61,9 @@ def search(
     ] = None,
     sampler: Annotated[
         Sampler | None,
-        typer.Option("--sampler", help="What suggests the candidates. Default: tpe.", show_default=False),
+        typer.Option(
+            "--sampler", help="What suggests the candidates. Default: gp (Gaussian processes).", show_default=False
+        ),
     ] = None,
     concurrency: Annotated[
         int | None,
@@ -116,7 +119,7 @@ def search(
     else:
         options = SearchOptions(
             vllm_python=vllm_python,
-            sampler=sampler.value if sampler else "tpe",
+            sampler=sampler.value if sampler else "gp",
             address=address,
             concurrency=concurrency,
             confirm=not no_confirm,

@@ -19,7 +19,7 @@ class SearchOptions:
 
     vllm_python: Path | None = None
     platform: str = "cuda"
-    sampler: Literal["tpe", "nsga2", "random"] = "tpe"
+    sampler: Literal["gp", "tpe", "nsga2", "random"] = "gp"
     address: str | None = None
     concurrency: int | None = None
     allow_quality_loss: bool = False

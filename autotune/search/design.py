@@ -19,9 +19,9 @@ REPLACEMENTS = 200
 
 
 def design_size(space: SearchSpace, trials: int | None) -> int:
-    """Two per dimension, at least 6 and at most 16 (TPE needs about ten to learn from), and at most half the trials."""
+    """Two more than there are dimensions, 6 to 10, and at most half the trials: enough for a first model."""
     varied = sum(dimension.size > 1 for dimension in space.dimensions)
-    size = min(max(6, 2 * varied), 16)
+    size = min(max(6, varied + 2), 10)
     return size if trials is None else max(1, min(size, trials // 2))
 
 

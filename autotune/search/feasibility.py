@@ -11,67 +11,87 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import assert_never
 
 import numpy as np
-from numpy.typing import NDArray
 
-from autotune.spec.config import FlagValue
-from autotune.spec.space import Bundles, Choice, Dimension, FloatRange, IntRange, Point, SearchSpace
+from autotune.search.encoding import Encoding, Floats, squared_distances
+from autotune.spec.space import Point
 
 FEWEST = 2
 """Points of each kind before anything is said."""
 MARGIN = 0.7
 """A point must be this much nearer to what ran: a failed start costs as much as a measured trial and shows less."""
-
-Floats = NDArray[np.float64]
+CAREFUL_MARGIN = 0.3
+RECENT = 20
+FAILURES = 0.04
+"""Where more than this share of the recent starts failed, the careful margin holds: bisecting an edge ever more finely
+costs a failure for every other step and gains less each time."""
+BOLD_MARGIN = 1.0
+"""Of the few suggestions that put the belief to the test: as near to what ran as to what failed."""
+RESOLUTION = 0.012
+"""Of a domain's extent. An edge is never looked for more closely: what is gained is less, and each look may fail."""
+_SAME = 1e-6
+_STEEP = 6.0
+_EVEN = 0.85
+"""Odds of 1 at this ratio of the two distances, and how fast they change with it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Feasibility:
-    """Immutable; learn a new one when something was told."""
+    """Immutable; learn a new one when something was told. `stretch`: what each column of a vector counts."""
 
-    space: SearchSpace
-    weights: Floats
+    encoding: Encoding
+    stretch: Floats
     ran: Floats
     failed: Floats
+    margin: float = MARGIN
 
     @classmethod
-    def learn(cls, space: SearchSpace, *, ran: Sequence[Point], failed: Sequence[Point]) -> Feasibility | None:
+    def learn(
+        cls, encoding: Encoding, *, ran: Sequence[Point], failed: Sequence[Point], margin: float = MARGIN
+    ) -> Feasibility | None:
         """None while there is too little to learn from."""
         if min(len(ran), len(failed)) < FEWEST:
             return None
-        good, bad = _matrix(space, ran), _matrix(space, failed)
+        good, bad = encoding.coordinates(ran), encoding.coordinates(failed)
         separation = np.array(
-            [_separation(d, good[:, column], bad[:, column]) for column, d in enumerate(space.dimensions)]
+            [
+                _separation(good[:, column], bad[:, column], ordered=ordered)
+                for column, ordered in enumerate(encoding.ordered)
+            ]
         )
         chance = 1.0 / math.sqrt(len(ran) + len(failed))  # what an irrelevant dimension reaches by luck
         weights = np.maximum(separation - chance, 0.0) + 0.02  # never quite nothing: ties are broken by all of them
-        return cls(space=space, weights=weights, ran=good, failed=bad)
+        stretch = weights[encoding.owners]
+        return cls(
+            encoding=encoding,
+            stretch=stretch,
+            ran=encoding.vectors(ran) * stretch,
+            failed=encoding.vectors(failed) * stretch,
+            margin=margin,
+        )
 
     def likely(self, point: Point) -> bool:
-        (vector,) = _matrix(self.space, [point])
-        to_ran, to_failed = (_distances(self.space, vector, kind, self.weights) for kind in (self.ran, self.failed))
-        return bool(to_ran.min() <= MARGIN * to_failed.min())
+        return bool(self.probabilities([point])[0] > 0)
+
+    def probabilities(self, points: Sequence[Point]) -> Floats:
+        """Of starting, (points,); 0 for those that aren't likely to."""
+        vectors = self.encoding.vectors(points) * self.stretch
+        to_ran, to_failed = (np.sqrt(squared_distances(vectors, kind).min(axis=1)) for kind in (self.ran, self.failed))
+        ratios = np.where(to_ran <= _SAME, 0.0, to_ran / np.maximum(to_failed, _SAME))
+        likely = (ratios <= self.margin) & ((to_failed > RESOLUTION * self.stretch.max()) | (to_ran <= _SAME))
+        return np.asarray(np.where(likely, 1.0 / (1.0 + (ratios / _EVEN) ** _STEEP), 0.0), dtype=np.float64)
 
 
-def distance(space: SearchSpace, one: Point, other: Point) -> float:
-    """Euclidean, each dimension scaled to [0, 1]; values without an order, and inactive ones, are 1 apart."""
-    first, second = _matrix(space, [one, other])
-    return float(_distances(space, first, second[None, :], np.ones(len(space.dimensions)))[0])
+def margin_for(outcomes: Sequence[bool]) -> float:
+    """How sure a start must be, from whether each earlier one succeeded, in order."""
+    recent = outcomes[-RECENT:]
+    return CAREFUL_MARGIN if recent.count(False) > FAILURES * len(recent) else MARGIN
 
 
-def _distances(space: SearchSpace, vector: Floats, others: Floats, weights: Floats) -> Floats:
-    ordered = np.array([_ordered(dimension) for dimension in space.dimensions])
-    inactive = np.isnan(others) & np.isnan(vector)
-    gaps = np.where(ordered, np.abs(others - vector), (others != vector).astype(np.float64))
-    gaps = np.where(inactive, 0.0, np.where(np.isnan(gaps), 1.0, gaps))
-    return np.asarray(np.sqrt(((gaps * weights) ** 2).sum(axis=1)), dtype=np.float64)
-
-
-def _separation(dimension: Dimension, good: Floats, bad: Floats) -> float:
+def _separation(good: Floats, bad: Floats, *, ordered: bool) -> float:
     """0: says nothing about which kind a point is; 1: says all. Inactive (NaN) is a value of its own."""
-    if _ordered(dimension) and not (np.isnan(good).any() or np.isnan(bad).any()):
+    if ordered and not (np.isnan(good).any() or np.isnan(bad).any()):
         above = (bad[:, None] > good[None, :]).mean() + 0.5 * (bad[:, None] == good[None, :]).mean()
         return float(abs(2 * above - 1))  # from the area under the ROC curve
     values = np.concatenate([good, bad])
@@ -80,41 +100,3 @@ def _separation(dimension: Dimension, good: Floats, bad: Floats) -> float:
     groups = [kinds[np.isnan(values)], *(kinds[values == value] for value in np.unique(values[~np.isnan(values)]))]
     explained = sum(len(group) * (group.mean() - share) ** 2 for group in groups if len(group))
     return math.sqrt(explained / (len(kinds) * share * (1 - share)))  # correlation ratio
-
-
-def _matrix(space: SearchSpace, points: Sequence[Point]) -> Floats:
-    rows = [
-        [_coordinate(d, point[d.name]) if d.name in point else math.nan for d in space.dimensions] for point in points
-    ]
-    return np.array(rows, dtype=np.float64).reshape(len(points), len(space.dimensions))
-
-
-def _ordered(dimension: Dimension) -> bool:
-    match dimension.domain:
-        case IntRange() | FloatRange():
-            return True
-        case Choice(values=values):
-            return all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
-        case Bundles():
-            return False
-        case _:
-            assert_never(dimension.domain)
-
-
-def _coordinate(dimension: Dimension, value: FlagValue) -> float:
-    """[0, 1] along an ordered domain; elsewhere the value's place, which only serves to tell values apart."""
-    match dimension.domain:
-        case IntRange(low=low, high=high, log=log) | FloatRange(low=low, high=high, log=log):
-            assert isinstance(value, int | float)
-            if low == high:
-                return 0.0
-            return math.log(value / low) / math.log(high / low) if log else (value - low) / (high - low)
-        case Choice(values=values):
-            if not _ordered(dimension):
-                return float(values.index(value))
-            below = sum(float(other) < float(value) for other in values if other is not None and value is not None)
-            return below / max(1, len(values) - 1)
-        case Bundles(options=options):
-            return float(list(options).index(str(value)))
-        case _:
-            assert_never(dimension.domain)

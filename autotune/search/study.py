@@ -1,4 +1,4 @@
-"""What to try next, and learning from how it went: the only module that knows Optuna.
+"""What to try next, and learning from how it went: the module that knows Optuna (`draws` is its other half).
 
 Numbers are ours, consecutive from 0 (Optuna's own also count the asks that were refused). Every ask is a pure function
 of the seed, its number and what was told before, so a search can be replayed.
@@ -12,11 +12,11 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, assert_never
+from typing import Literal
 
 import numpy as np
 import optuna
-from optuna.samplers import BaseSampler, NSGAIISampler, PartialFixedSampler, RandomSampler, TPESampler
+from optuna.samplers import BaseSampler, PartialFixedSampler, RandomSampler
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial, Trial, TrialState
@@ -24,18 +24,22 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 from autotune.errors import UserError
 from autotune.history.record import Role
 from autotune.search.design import REPLACEMENTS, design_size, initial_design, random_points
-from autotune.search.feasibility import Feasibility, distance
+from autotune.search.draws import Draws, close, sampler_of
+from autotune.search.feasibility import BOLD_MARGIN, Feasibility, margin_for
+from autotune.search.guesses import guesses
+from autotune.search.known import Knowledge, Known
 from autotune.search.points import choose, effective_key, every_point, locate, size
+from autotune.search.pool import pool
+from autotune.search.proposal import Proposer
 from autotune.search.telling import RULE_BROKEN, Told, told
 from autotune.spec.config import EngineConfig, FlagValue
 from autotune.spec.problem import Problem
 from autotune.spec.space import Point
 from autotune.spec.verdict import Infeasible, Verdict, verdict_name
 
-SamplerName = Literal["tpe", "nsga2", "random"]
+SamplerName = Literal["gp", "tpe", "nsga2", "random"]
+"""`gp`: Gaussian processes and expected hypervolume (`proposal`); the others are Optuna's."""
 Accept = Callable[[EngineConfig], bool]
-
-_STATES = {"complete": TrialState.COMPLETE, "pruned": TrialState.PRUNED, "fail": TrialState.FAIL}
 
 REPEATS: tuple[Role, ...] = ("baseline", "screen", "confirm")
 """Roles of further runs of known configurations."""
@@ -45,8 +49,10 @@ ASKS_FOR_SIZE = 8
 """Legal suggestions of another GPU count that are turned down for one of the wanted count."""
 ASKS_FOR_LIKELY = 6
 """Suggestions unlikely to start that are turned down before the nearest likely point is taken instead."""
-BOLD_SHARE = 0.03
-"""Of the sampled suggestions, made without asking whether the engine is likely to start."""
+OTHER_SIZE = 0.6
+"""What a candidate of another GPU count than the wanted one is worth of itself: changing over idles GPUs."""
+BOLD_SHARE = 0.02
+"""Of the sampled suggestions, those that need not be so likely to start."""
 ENUMERABLE = 20_000
 """Spaces up to this many points are listed to find the last untried ones."""
 
@@ -84,26 +90,59 @@ class Study:
         if problem.incumbent is not None:
             self._given.append(("incumbent", problem.incumbent))
         given_keys = {self._key(config) for _, config in self._given}
-        self._design = initial_design(
-            problem.space,
-            seed=self._seed,
-            size=design_size(problem.space, problem.budget.trials),
-            refused=lambda point: (
-                self._breaks_rule(self._decode(point)) or self._key(self._decode(point)) in given_keys
-            ),
-            key=lambda point: self._key(self._decode(point)),
-        )
-        # Grouped by engine size, the default's first: a change of size costs the searcher a drain and new actors.
-        first = problem.space.default().gpus
-        self._design.sort(key=lambda point: (self._decode(point).gpus != first, self._decode(point).gpus))
+        self._design = self._first_points(given_keys)
         self._latest: dict[int, int] = {}
         self._roles: dict[int, Role] = {}
         self._attempts: dict[int, int] = {}
         self._taken: set[str] = set()
-        for trial in study.get_trials(deepcopy=False):
+        self._open: dict[int, Point] = {}
+        self._knowledge = Knowledge(problem.space, problem.objectives, problem.slos)
+        self._shown: dict[int, int] = {}
+        """Of what is known (by identity), Optuna's number."""
+        self._proposer = Proposer(self._knowledge)
+        trials = study.get_trials(deepcopy=False)
+        for trial in trials:
             if "number" in trial.user_attrs:
                 attrs = trial.user_attrs
-                self._remember(attrs["number"], trial.number, attrs["role"], _config(trial))
+                self._remember(attrs["number"], trial.number, attrs["role"], _config(trial), trial.params)
+        ended = [trial for trial in trials if trial.datetime_complete is not None]
+        for trial in sorted(ended, key=lambda trial: (trial.datetime_complete, trial.number)):
+            self._open.pop(trial.user_attrs.get("number", -1), None)
+            if (known := self._known_of(trial)) is not None:
+                self._know(trial.number, known)
+
+    def _known_of(self, trial: FrozenTrial) -> Known | None:
+        """As it was written down; of a journal from before that was done, as much as Optuna keeps."""
+        attrs = trial.user_attrs
+        if "known" in attrs:
+            return Known.read(trial.params, attrs["known"])
+        if not trial.params or attrs.get("role", "search") in REPEATS or "number" not in attrs:
+            return None
+        if trial.state is TrialState.COMPLETE:
+            values = dict(zip((o.metric for o in self._problem.objectives), trial.values, strict=True))
+            return Known(point=trial.params, ran=True, values=values)
+        return Known(point=trial.params, ran=False) if "feasible" in trial.constraints else None
+
+    def _first_points(self, given_keys: set[str]) -> list[Point]:
+        """What an engineer would try, filled up with points that are spread over the space."""
+        space, trials = self._problem.space, self._problem.budget.trials
+
+        def refused(point: Point) -> bool:
+            config = self._decode(point)
+            return self._breaks_rule(config) or self._key(config) in given_keys
+
+        def key(point: Point) -> str:
+            return self._key(self._decode(point))
+
+        wanted = design_size(space, trials)
+        start = locate(space, space.default(), self._defaults)
+        guessed = guesses(space, self._problem.workload, start=start, refused=refused)[: max(1, wanted // 2)]
+        spread = initial_design(space, seed=self._seed, size=wanted, refused=refused, key=key)
+        seen = {key(point) for point in guessed}
+        design = guessed + [point for point in spread if key(point) not in seen][: wanted - len(guessed)]
+        # Grouped by engine size, the default's first: a change of size costs the searcher a drain and new actors.
+        first = space.default().gpus
+        return sorted(design, key=lambda point: (self._decode(point).gpus != first, self._decode(point).gpus))
 
     @classmethod
     def open(
@@ -111,7 +150,7 @@ class Study:
         journal: Path,
         problem: Problem,
         *,
-        sampler: SamplerName = "tpe",
+        sampler: SamplerName = "gp",
         defaults: Mapping[str, FlagValue],
         study_name: str,
     ) -> Study:
@@ -187,7 +226,7 @@ class Study:
             return self._fix(number, role, config, locate(self._problem.space, config, self._defaults))
         index = place - len(self._given)
         if index >= len(self._design):
-            return self._sample(number, gpus, accept)
+            return (self._propose if self._sampler == "gp" else self._sample)(number, gpus, accept)
         point = self._design[index]
         if self._fresh(self._decode(point), accept):
             return self._fix(number, "search", self._decode(point), point)
@@ -197,7 +236,7 @@ class Study:
         """The same configuration under the same number, as the next attempt. An attempt still open is closed."""
         earlier = self._study.get_trials(deepcopy=False)[self._latest[number]]
         if earlier.state is TrialState.RUNNING:
-            self._close(self._trial(number), Told(state="fail", why="given up for another attempt"))
+            close(self._study, self._trial(number), Told(state="fail", why="given up for another attempt"))
         attrs = earlier.user_attrs
         return self._fix(number, attrs["role"], _config(earlier), earlier.params or None, group=attrs.get("group"))
 
@@ -218,65 +257,132 @@ class Study:
             # Its crossover searches the parameters that all COMPLETE trials share, and this one has none.
             outcome = Told(state="fail", why="measured, but no point of the space")
         trial.set_user_attr("verdict", verdict_name(verdict))
-        self._close(trial, outcome)
+        known = Known.of(trial.params, verdict, self._problem.objectives, self._problem.slos)
+        if known is not None and trial.params and self._roles[number] not in REPEATS:
+            trial.set_user_attr("known", known.form())
+            self._know(trial.number, known)
+        close(self._study, trial, outcome)
         self._live.pop(number, None)
+        self._open.pop(number, None)
+
+    def _know(self, optuna_number: int, known: Known) -> None:
+        self._knowledge.add(known)
+        self._shown[id(known)] = optuna_number
 
     def _learn(self, config: EngineConfig, outcome: Told) -> None:
         """Of an engine that died when it was run again: a point beside the one that was told when it still ran."""
         point = locate(self._problem.space, config, self._defaults)
         if point:
             trial = self._new_trial(self._fixed(point))
-            choose(trial, self._problem.space)
-            self._close(trial, outcome)
+            known = Known(point=choose(trial, self._problem.space), ran=False)
+            trial.set_user_attr("known", known.form())
+            self._know(trial.number, known)
+            close(self._study, trial, outcome)
 
     def abandon_running(self) -> list[int]:
         """Closes what a killed driver left open and returns its numbers, for `retry`. What the history knows a verdict
         of should be told before."""
         numbers = self.running
         for trial in self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
-            self._close(self._reopen(trial), Told(state="fail", why="abandoned"))
+            close(self._study, self._reopen(trial), Told(state="fail", why="abandoned"))
         self._live.clear()
+        self._open.clear()
         return numbers
 
+    def _propose(self, number: int, gpus: int | None, accept: Accept | None) -> Suggestion | SpaceExhausted:
+        """The most promising of many points by a model of what was measured."""
+        space, feasibility = self._problem.space, self._feasibility(number)
+        points: list[Point] = []
+        sizes: list[int] = []
+        configs: list[EngineConfig] = []
+        seen: set[str] = set()
+        for point in pool(space, [k.point for k in self._knowledge.front], seed=self._seed, number=number):
+            config = self._decode(point)
+            key = self._key(config)
+            if key not in seen and key not in self._taken and not self._breaks_rule(config):
+                seen.add(key)
+                points.append(point)
+                sizes.append(config.gpus)
+                configs.append(config)
+        worth = (
+            self._proposer.worth(
+                points, pending=list(self._open.values()), gpus=sizes, feasibility=feasibility, number=number
+            )
+            if points
+            else None
+        )
+        near: Point | None = None
+        if worth is not None:
+            if gpus is not None:
+                worth = worth * np.where(np.array(sizes) == gpus, 1.0, OTHER_SIZE)
+            order = np.argsort(-worth, kind="stable").tolist()
+            for index in order:
+                if worth[index] <= 0:
+                    break
+                if accept is None or accept(configs[index]):
+                    return self._fix(number, "search", configs[index], points[index])
+            near = points[order[0]]
+        return self._untried(number, gpus, accept, feasibility=feasibility, near=near)
+
+    def _draws(self, number: int) -> Draws:
+        def sampler(draw: int) -> BaseSampler:
+            assert self._sampler != "gp"
+            seed = int(np.random.SeedSequence([self._seed, number, draw]).generate_state(1)[0])
+            return sampler_of(self._sampler, startup=len(self._design), seed=seed)
+
+        if self._sampler == "nsga2":
+            return Draws(self._study, self._problem.space, sampler)
+        trials = self._study.get_trials(deepcopy=False)
+        ran, failed = self._knowledge.view()
+        shown = {self._shown[id(known)] for known in [*ran, *failed]} | {self._latest[n] for n in self._open}
+        return Draws.from_part(self._study, [trials[n] for n in sorted(shown)], self._problem.space, sampler)
+
     def _sample(self, number: int, gpus: int | None, accept: Accept | None) -> Suggestion | SpaceExhausted:
-        feasibility = self._feasibility(number)
+        """What Optuna's sampler draws, the first that is legal, new, accepted and likely to start."""
+        feasibility, draws = self._feasibility(number), self._draws(number)
         other: tuple[Trial, Point] | None = None
         unlikely: list[Point] = []
         sizes = 0
-        for attempt in range(ASKS):
-            trial = self._new_trial(self._new_sampler(number, attempt))
-            point = choose(trial, self._problem.space)
+        for _ in range(ASKS):
+            trial, point = draws.draw()
             config = self._decode(point)
             if self._breaks_rule(config) or not (accept is None or accept(config)):
-                self._close(trial, RULE_BROKEN)
+                draws.refuse(trial, RULE_BROKEN)
             elif self._key(config) in self._taken:
-                self._close(trial, Told(state="fail", why="tried already"))
+                draws.refuse(trial, Told(state="fail", why="tried already"))
             elif feasibility is not None and not feasibility.likely(point):
-                self._close(trial, Told(state="fail", why="unlikely to start"))
+                draws.refuse(trial, Told(state="fail", why="unlikely to start"))
                 unlikely.append(point)
             else:
                 if other is not None:
-                    self._close(other[0], Told(state="fail", why=f"needs other than the {gpus} GPUs asked for"))
+                    draws.refuse(other[0], Told(state="fail", why=f"needs other than the {gpus} GPUs asked for"))
                 if gpus is None or config.gpus == gpus:
-                    return self._register(trial, number, "search", config, point)
+                    return self._take(number, trial, point)
                 other = trial, point
                 sizes += 1
             if sizes == ASKS_FOR_SIZE or len(unlikely) == ASKS_FOR_LIKELY:
                 break
         if other is not None:
-            return self._register(other[0], number, "search", self._decode(other[1]), other[1])
+            return self._take(number, *other)
         return self._untried(number, gpus, accept, feasibility=feasibility, near=unlikely[0] if unlikely else None)
 
+    def _take(self, number: int, trial: Trial, point: Point) -> Suggestion:
+        """A drawn trial becomes the study's: NSGA-II's own, with its generation; of another sampler a copy."""
+        config = self._decode(point)
+        if self._sampler == "nsga2":
+            return self._register(trial, number, "search", config, point)
+        return self._fix(number, "search", config, point)
+
     def _feasibility(self, number: int) -> Feasibility | None:
-        """None where nothing is known, and for a few suggestions, so that a wrong belief gets corrected."""
-        if np.random.default_rng([self._seed, 0xB01D, number]).random() < BOLD_SHARE:
-            return None
-        ran: list[Point] = []
-        failed: list[Point] = []
-        for trial in self._study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.PRUNED)):
-            if trial.params and "number" in trial.user_attrs:
-                (failed if "feasible" in trial.constraints else ran).append(trial.params)
-        return Feasibility.learn(self._problem.space, ran=ran, failed=failed)
+        """None where nothing is known. A few suggestions are bolder, so that a wrong belief gets corrected."""
+        bold = np.random.default_rng([self._seed, 0xB01D, number]).random() < BOLD_SHARE
+        ran, failed = self._knowledge.view()
+        return Feasibility.learn(
+            self._knowledge.encoding,
+            ran=[known.point for known in ran],
+            failed=[known.point for known in failed],
+            margin=BOLD_MARGIN if bold else margin_for(self._knowledge.outcomes),
+        )
 
     def _untried(
         self,
@@ -303,7 +409,9 @@ class Study:
         if feasibility is not None:
             fresh = [point for point in fresh if feasibility.likely(point)] or fresh
         fresh = [point for point in fresh if self._decode(point).gpus == gpus] or fresh
-        point = fresh[0] if near is None else min(fresh, key=lambda point: distance(space, point, near))
+        point = (
+            fresh[0] if near is None else min(fresh, key=lambda point: self._knowledge.encoding.distance(point, near))
+        )
         return self._fix(number, "search", self._decode(point), point)
 
     def _fix(
@@ -332,16 +440,18 @@ class Study:
         trial.set_user_attr("config", json.dumps(content, sort_keys=True))
         trial.set_user_attr("number", number)
         self._live[number] = trial
-        self._remember(number, trial.number, role, config)
+        self._remember(number, trial.number, role, config, point)
         return Suggestion(
             number=number, role=role, config=config, point=point, attempt=self._attempts[number], group=group
         )
 
-    def _remember(self, number: int, optuna_number: int, role: Role, config: EngineConfig) -> None:
+    def _remember(self, number: int, optuna_number: int, role: Role, config: EngineConfig, point: Point) -> None:
         self._latest[number] = optuna_number
         self._roles[number] = role
         self._attempts[number] = self._attempts.get(number, 0) + 1
         self._taken.add(self._key(config))
+        if point and role not in REPEATS:
+            self._open[number] = point
 
     def _fixed(self, point: Point) -> BaseSampler:
         with warnings.catch_warnings(action="ignore", category=optuna.exceptions.ExperimentalWarning):
@@ -350,33 +460,6 @@ class Study:
     def _new_trial(self, sampler: BaseSampler) -> Trial:
         self._study.sampler = sampler
         return self._study.ask()
-
-    def _new_sampler(self, number: int, attempt: int) -> BaseSampler:
-        """A fresh one per ask, so that its random state doesn't depend on how often it was asked before."""
-        seed = int(np.random.SeedSequence([self._seed, number, attempt]).generate_state(1)[0])
-        match self._sampler:
-            case "tpe":
-                with warnings.catch_warnings(action="ignore", category=optuna.exceptions.ExperimentalWarning):
-                    return TPESampler(
-                        seed=seed,
-                        multivariate=True,
-                        group=True,
-                        constant_liar=True,
-                        n_startup_trials=min(len(self._design), 10),
-                    )
-            case "nsga2":
-                return NSGAIISampler(seed=seed, population_size=max(4, len(self._design)))
-            case "random":
-                return RandomSampler(seed=seed)
-            case _:
-                assert_never(self._sampler)
-
-    def _close(self, trial: Trial, outcome: Told) -> None:
-        if outcome.why is not None:
-            trial.set_user_attr("why", outcome.why)
-        for name, value in outcome.constraints.items():
-            trial.set_constraint(name, value)
-        self._study.tell(trial, outcome.values or None, state=_STATES[outcome.state])
 
     def _trial(self, number: int) -> Trial:
         if number not in self._live:

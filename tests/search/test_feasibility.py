@@ -2,13 +2,13 @@ from __future__ import annotations
 
 import random
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from search_problems import SERVING, TOY
 
 from autotune.search.design import random_points
-from autotune.search.feasibility import Feasibility, distance
+from autotune.search.encoding import Encoding
+from autotune.search.feasibility import Feasibility
 from autotune.spec.config import FlagValue
 from autotune.spec.space import Bundles, Choice, Dimension, IntRange, Point, SearchSpace
 
@@ -33,7 +33,9 @@ def draw(space: SearchSpace, count: int, seed: int = 0) -> list[Point]:
 
 def learn(space: SearchSpace, points: list[Point], runs: list[bool]) -> Feasibility:
     pairs = list(zip(points, runs, strict=True))
-    model = Feasibility.learn(space, ran=[p for p, ok in pairs if ok], failed=[p for p, ok in pairs if not ok])
+    model = Feasibility.learn(
+        Encoding(space), ran=[p for p, ok in pairs if ok], failed=[p for p, ok in pairs if not ok]
+    )
     assert model is not None
     return model
 
@@ -54,9 +56,9 @@ def accuracy(space: SearchSpace, runs: dict[str, FlagValue] | None = None, *, se
 
 def test_nothing_is_said_before_there_are_two_of_each_kind() -> None:
     points = draw(TOY, 5)
-    assert Feasibility.learn(TOY, ran=points, failed=[]) is None
-    assert Feasibility.learn(TOY, ran=points[:4], failed=points[4:]) is None
-    assert Feasibility.learn(TOY, ran=points[:3], failed=points[3:]) is not None
+    assert Feasibility.learn(Encoding(TOY), ran=points, failed=[]) is None
+    assert Feasibility.learn(Encoding(TOY), ran=points[:4], failed=points[4:]) is None
+    assert Feasibility.learn(Encoding(TOY), ran=points[:3], failed=points[3:]) is not None
 
 
 def test_a_limit_on_one_flag_is_found_whatever_the_others_are() -> None:
@@ -82,12 +84,3 @@ def test_points_that_ran_are_likely_and_points_that_failed_are_not(seed: int) ->
     assert not any(
         model.likely(point) for point in failed if point not in [p for p, ok in zip(points, runs, strict=True) if ok]
     )
-
-
-def test_distance_counts_ordered_flags_by_their_scale_and_others_by_being_different() -> None:
-    here: Point = {"backend": "a", "seqs": 16, "size": 16, "quantized": "no"}
-    assert distance(MIXED, here, here) == 0.0
-    assert distance(MIXED, here, {**here, "seqs": 256}) == pytest.approx(0.5)
-    assert distance(MIXED, here, {**here, "size": 32}) == pytest.approx(0.5)
-    assert distance(MIXED, here, {**here, "backend": None}) == pytest.approx(1.0)
-    assert distance(MIXED, here, {name: value for name, value in here.items() if name != "seqs"}) == pytest.approx(1.0)

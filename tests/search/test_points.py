@@ -134,4 +134,4 @@ def test_a_design_of_a_space_smaller_than_itself_is_the_whole_space() -> None:
 
 
 def test_a_design_takes_at_most_half_of_the_trials() -> None:
-    assert [design_size(SERVING, trials) for trials in (None, 100, 10, 1)] == [12, 12, 5, 1]
+    assert [design_size(SERVING, trials) for trials in (None, 100, 10, 1)] == [8, 8, 5, 1]
