@@ -13,8 +13,9 @@ from dataclasses import dataclass, replace
 
 from autotune.spec.config import EngineConfig, FlagValue
 from autotune.spec.endpoint import Endpoint
+from autotune.spec.graph_grid import largest_graph
 from autotune.spec.measurement import EngineSample, StartFacts
-from autotune.spec.verdict import EngineFailure
+from autotune.spec.verdict import Bound, EngineFailure
 
 _CANCEL_POLL_S = 0.2
 
@@ -40,6 +41,8 @@ class SimulatedLauncher:
     graphs_gib: float = 0.6
     kv_mib_per_token: float = 0.0546875
     default_max_model_len: int = 4096
+    fp8_kv: bool = True
+    """Whether the GPU can keep the KV cache in fp8 (compute capability 8.9)."""
     import_s: float = 18.0
     load_s_per_gib: float = 0.2
     compile_s: float = 20.0
@@ -55,7 +58,7 @@ class SimulatedLauncher:
         self, config: EngineConfig, devices: tuple[str, ...], name: str, cancelled: Callable[[], bool]
     ) -> Iterator[Endpoint | EngineFailure]:
         outcome = self.outcome(config)
-        start_s = self.import_s + (self.start_s(config) if isinstance(outcome, StartFacts) else 0.0)
+        start_s = self.start_s(config) if isinstance(outcome, StartFacts) else self.failed_after_s(config, outcome)
         if not _wait(start_s * self.time_scale, cancelled):
             yield EngineFailure(stage="start", cause="infra.cancelled", evidence="the start was given up")
             return
@@ -70,7 +73,7 @@ class SimulatedLauncher:
             config=config,
             devices=devices,
             argv=("simulated", config.model, *config.argv()),
-            start_s=self.import_s + self.start_s(config),
+            start_s=start_s,
             facts=outcome,
             scrape=_scrape,
             failure=memory.failure,
@@ -85,14 +88,32 @@ class SimulatedLauncher:
         weights = self.weights_gib / ranks * (0.55 if quantized else 1.0)
         batched = _number(flags, "max-num-batched-tokens", 2048)
         seqs = _number(flags, "max-num-seqs", 128)
+        length = _number(flags, "max-model-len", self.default_max_model_len)
+        if flags.get("enable-chunked-prefill") is False and batched < length:
+            return EngineFailure(
+                stage="config",
+                cause="config.invalid",
+                evidence=f"max_num_batched_tokens ({batched:g}) is smaller than max_model_len ({length:g})",
+                exit_code=1,
+                bounds=(Bound(flag="max-num-batched-tokens", at_least=length, when="without chunked prefill"),),
+            )
         if batched < seqs:
             return EngineFailure(
                 stage="config",
                 cause="config.invalid",
                 evidence=f"max_num_batched_tokens ({batched:g}) must be at least max_num_seqs ({seqs:g})",
                 exit_code=1,
+                bounds=(Bound(flag="max-num-batched-tokens", at_least=seqs, when=f"max-num-seqs is {seqs:g}"),),
             )
-        graphs = 0.0 if flags.get("enforce-eager") is True else self.graphs_gib
+        if str(flags.get("kv-cache-dtype") or "auto").startswith("fp8") and not self.fp8_kv:
+            return EngineFailure(
+                stage="config",
+                cause="config.unsupported",
+                evidence=f"kv_cache_dtype {flags['kv-cache-dtype']} is not supported on this GPU",
+                exit_code=1,
+                bounds=(Bound(flag="kv-cache-dtype", none_of=(str(flags["kv-cache-dtype"]),)),),
+            )
+        graphs = self.graphs_gib * largest_graph(flags, max_num_seqs=int(seqs)) / 256
         peak = (
             self.overhead_gib
             + self.activation_gib_per_1k_tokens * batched / 1024 / ranks**0.5
@@ -114,14 +135,14 @@ class SimulatedLauncher:
         fp8 = str(flags.get("kv-cache-dtype") or "auto").startswith("fp8")
         per_token_mib = self.kv_mib_per_token / ranks * (0.5 if fp8 else 1.0)
         kv_tokens = int(kv_gib * 1024 / per_token_mib)
-        max_len = _number(flags, "max-model-len", self.default_max_model_len)
-        if kv_tokens < max_len:
-            missing = (max_len - kv_tokens) * per_token_mib / 1024
+        if kv_tokens < length:
+            missing = (length - kv_tokens) * per_token_mib / 1024
             return EngineFailure(
                 stage="kv_cache",
                 cause="capacity.kv_too_small",
-                evidence=f"one request of {max_len:g} tokens needs more than the KV cache's {kv_tokens} tokens",
+                evidence=f"one request of {length:g} tokens needs more than the KV cache's {kv_tokens} tokens",
                 exit_code=1,
+                bounds=(Bound(flag="max-model-len", at_most=float(kv_tokens)),),
                 shortfall=min(1.0, missing / self.gpu_gib),
                 facts={"kv_cache_tokens": float(kv_tokens), "missing_gib": missing},
             )
@@ -129,9 +150,9 @@ class SimulatedLauncher:
             weights_gib=weights,
             kv_cache_gib=kv_gib,
             kv_cache_tokens=kv_tokens,
-            max_concurrency=kv_tokens / max_len,
+            max_concurrency=kv_tokens / length,
             compile_s=0.0 if flags.get("enforce-eager") is True else self.compile_s,
-            graphs_s=0.0 if flags.get("enforce-eager") is True else self.graphs_s,
+            graphs_s=self._graphs_s(config),
             graphs_gib=graphs,
             engine_init_s=self.start_s(config),
             vllm_version="simulated",
@@ -143,10 +164,22 @@ class SimulatedLauncher:
         return int(max(0.0, free_gib) / self.unforeseen_gib_per_1k_seqs * 1024)
 
     def start_s(self, config: EngineConfig) -> float:
-        """Simulated seconds from the imports to the first healthy answer."""
-        eager = config.flags.get("enforce-eager") is True
+        """Simulated seconds from the start of the process to the first healthy answer."""
+        return self._profiled_s(config) + self._graphs_s(config)
+
+    def failed_after_s(self, config: EngineConfig, failure: EngineFailure) -> float:
+        """Simulated seconds to the stage at which it fails: flags are read first, memory comes after compiling."""
+        return self.import_s if failure.stage == "config" else self._profiled_s(config)
+
+    def _profiled_s(self, config: EngineConfig) -> float:
         load_s = self.load_s_per_gib * self.weights_gib / config.gpus
-        return load_s + (0.0 if eager else self.compile_s + self.graphs_s) + 2.0 * (config.gpus - 1)
+        compile_s = 0.0 if config.flags.get("enforce-eager") is True else self.compile_s
+        return self.import_s + load_s + compile_s + 2.0 * (config.gpus - 1)
+
+    def _graphs_s(self, config: EngineConfig) -> float:
+        """By the sizes that are captured; `graphs_s` for all up to 256."""
+        seqs = int(_number(config.flags, "max-num-seqs", 128))
+        return self.graphs_s * largest_graph(config.flags, max_num_seqs=seqs) / 256
 
 
 @dataclass(slots=True, kw_only=True)

@@ -70,6 +70,16 @@ def grid_notices(space: SearchSpace, *, platform: str, vllm_version: str) -> tup
     return tuple(notices)
 
 
+def largest_graph(flags: Mapping[str, FlagValue], *, max_num_seqs: int) -> int:
+    """Tokens in the largest batch that has a CUDA graph; 0 without graphs (vllm/config/vllm.py: twice max-num-seqs, at
+    most 512, unless it is given)."""
+    if flags.get("enforce-eager") is True or flags.get("compilation-config.cudagraph_mode") == "NONE":
+        return 0
+    given = next((size for name in _LIMITS if isinstance(size := flags.get(name), int)), None)
+    limit = min(2 * max_num_seqs, _LARGEST) if given is None else given
+    return max((size for size in GRID if size <= limit), default=0)
+
+
 def _judged(vllm_version: str) -> tuple[str, ...]:
     return _LIMITS if release(vllm_version) >= _OWN_GRAPH_SINCE else (_SEQUENCES, *_LIMITS)
 

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autotune.engine.simulated import SimulatedLauncher
-from autotune.load.simulated import SimulatedLoader
+from autotune.load.simulated import SimulatedLoader, _Simulation
 from autotune.load.statistics import measure
 from autotune.spec.config import EngineConfig, FlagValue
 from autotune.spec.endpoint import Endpoint
@@ -127,7 +127,7 @@ def test_a_start_can_be_given_up() -> None:
 
 def test_without_a_time_scale_nothing_sleeps() -> None:
     began = time.monotonic()
-    assert blocks_of({})[-1].elapsed_s > 5
+    assert blocks_of({})[-1].elapsed_s > 3
     assert time.monotonic() - began < 1
 
 
@@ -216,3 +216,84 @@ def test_the_same_engine_lives_while_fewer_run() -> None:
     blocks = list(SimulatedLoader()(endpoint, WORKLOAD, rung, seed=1))
     assert endpoint.failure() is None
     assert {record.error for block in blocks for record in block.records} == {None}
+
+
+# ---------------------------------------------------------------- what vLLM's scheduler does
+
+
+TIGHT = SimulatedLauncher(kv_mib_per_token=10.0)
+"""A KV cache of some thousand tokens: 128 requests of 460 don't fit it."""
+
+
+def shown_by(launcher: SimulatedLauncher, **flags: FlagValue) -> Measurement:
+    endpoint = start(
+        {"max-model-len": 512, **{name.replace("_", "-"): value for name, value in flags.items()}}, launcher
+    )
+    assert isinstance(endpoint, Endpoint)
+    rung = Rung(name="r", arrivals=BUSY, requests=400)
+    blocks = list(SimulatedLoader(noise=0.0)(endpoint, WORKLOAD, rung, seed=1))
+    records = [record for block in blocks for record in block.records]
+    assert [record.output_tokens for record in records] == [60] * 400
+    return measure(
+        rung,
+        records,
+        elapsed_s=blocks[-1].elapsed_s,
+        sending_until_s=next(block.elapsed_s for block in blocks if not block.sending),
+        gpus=1,
+        slos=(),
+        samples=(),
+        complete=True,
+    )
+
+
+def test_a_full_cache_preempts_and_every_answer_is_still_complete() -> None:
+    rung = Rung(name="r", arrivals=BUSY, requests=400)
+    endpoint = start({"max-model-len": 512}, TIGHT)
+    assert isinstance(endpoint, Endpoint)
+    simulation = _Simulation(SimulatedLoader(noise=0.0), endpoint, WORKLOAD, rung, seed=1)
+    records = [record for block in simulation.blocks() for record in block.records]
+    assert simulation.preemptions > 0
+    assert len(records) == 400 and all(record.output_tokens == 60 for record in records)
+    assert (simulation.kv_used, simulation.sequences, simulation.answering) == (0, 0, 0)
+
+
+def test_without_chunked_prefill_a_prompt_is_read_whole_and_decoding_waits() -> None:
+    whole = shown_by(SimulatedLauncher(), enable_chunked_prefill=False, max_num_batched_tokens=2048)
+    chunks = shown_by(SimulatedLauncher(), enable_chunked_prefill=True, max_num_batched_tokens=256)
+    assert whole.itl_p99_ms is not None and chunks.itl_p99_ms is not None
+    assert whole.itl_p99_ms > chunks.itl_p99_ms
+
+
+def test_batches_beyond_the_largest_graph_wait_for_their_launches() -> None:
+    graphs = shown_by(SimulatedLauncher(), max_num_seqs=128)
+    eager = shown_by(SimulatedLauncher(), max_num_seqs=128, enforce_eager=True)
+    few = shown_by(SimulatedLauncher(), max_num_seqs=128, max_cudagraph_capture_size=8)
+    assert graphs.output_tok_per_s is not None and eager.output_tok_per_s is not None
+    assert graphs.output_tok_per_s > 1.1 * eager.output_tok_per_s
+    assert few.output_tok_per_s == pytest.approx(eager.output_tok_per_s, rel=0.02)
+
+
+def test_async_scheduling_hides_a_part_of_the_hosts_time() -> None:
+    slow, fast = shown_by(SimulatedLauncher()), shown_by(SimulatedLauncher(), async_scheduling=True)
+    assert slow.tpot_p50_ms is not None and fast.tpot_p50_ms is not None and fast.tpot_p50_ms < slow.tpot_p50_ms
+
+
+@given(st.integers(1, 200), st.integers(64, 4096), st.booleans(), st.integers(0, 3))
+@settings(max_examples=15, deadline=None)
+@pytest.mark.timeout(20)
+def test_whatever_the_flags_every_request_is_answered_once_and_nothing_is_held_at_the_end(
+    seqs: int, batched: int, chunked: bool, seed: int
+) -> None:
+    flags: dict[str, FlagValue] = {
+        "max-num-seqs": min(seqs, batched),
+        "max-num-batched-tokens": batched,
+        "enable-chunked-prefill": chunked or batched < 512,
+        "max-model-len": 512,
+    }
+    endpoint = start(flags, TIGHT)
+    assert isinstance(endpoint, Endpoint)
+    rung = Rung(name="r", arrivals=Poisson(rate_rps=40.0), requests=150)
+    simulation = _Simulation(SimulatedLoader(), endpoint, WORKLOAD, rung, seed=seed)
+    records = [record for block in simulation.blocks() for record in block.records]
+    assert len(records) == 150 and all(record.error is None for record in records)
+    assert (simulation.kv_used, simulation.sequences, simulation.decoding) == (0, 0, 0)

@@ -15,11 +15,11 @@ from autotune.load.statistics import measure
 from autotune.spec.config import EngineConfig
 from autotune.spec.endpoint import Endpoint
 from autotune.spec.measurement import RequestRecord
-from autotune.spec.workload import Arrivals, ClosedLoop, FixedLength, Poisson, RequestShape, Rung, Workload
+from autotune.spec.workload import Arrivals, FixedLength, Poisson, RequestShape, Rung, UniformLength, Workload
 
 WORKLOAD = Workload(
     name="w",
-    shapes=(RequestShape(prompt=FixedLength(tokens=100), output=FixedLength(tokens=64)),),
+    shapes=(RequestShape(prompt=FixedLength(tokens=100), output=UniformLength(low=32, high=96)),),
     rungs=(),
     reference_rungs=(),
 )
@@ -35,7 +35,8 @@ def records_of(arrivals: Arrivals, requests: int) -> list[RequestRecord]:
 
 
 def served_rps() -> float:
-    records = records_of(ClosedLoop(concurrency=64), 800)
+    """With a queue that never empties."""
+    records = records_of(Poisson(rate_rps=1000.0), 800)
     done_s = sorted(record.done_s or 0.0 for record in records)
     return (len(done_s) - 200) / (done_s[-1] - done_s[199])
 
