@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import heapq
+import itertools
 import time
 from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping
@@ -106,6 +107,7 @@ class _Simulation:
         self.step_ends_s: list[float] = []
         self.prefixes = PrefixCache(block_tokens=self.block_tokens)
         self.thinking: list[tuple[float, int, PlannedRequest]] = []
+        self.order = itertools.count()
         self.ended: list[RequestRecord] = []
 
     @property
@@ -300,7 +302,7 @@ class _Simulation:
         )
         following = planned.followed_by(None)
         if following is not None:
-            heapq.heappush(self.thinking, (self.now_s + planned.think_s, self.sent, following))
+            heapq.heappush(self.thinking, (self.now_s + planned.think_s, next(self.order), following))
         elif isinstance(self.rung.arrivals, ClosedLoop):
             self._send(self.now_s)
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pickle
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -16,7 +17,16 @@ from autotune.spec.config import EngineConfig, FlagValue
 from autotune.spec.endpoint import Endpoint
 from autotune.spec.measurement import LoadBlock, Measurement
 from autotune.spec.verdict import EngineFailure
-from autotune.spec.workload import Arrivals, ClosedLoop, FixedLength, Poisson, RequestShape, Rung, Workload
+from autotune.spec.workload import (
+    Arrivals,
+    ClosedLoop,
+    Conversation,
+    FixedLength,
+    Poisson,
+    RequestShape,
+    Rung,
+    Workload,
+)
 
 WORKLOAD = Workload(
     name="w",
@@ -255,6 +265,13 @@ def test_a_full_cache_preempts_and_every_answer_is_still_complete() -> None:
     assert simulation.preemptions > 0
     assert len(records) == 400 and all(record.output_tokens == 60 for record in records)
     assert (simulation.kv_used, simulation.sequences, simulation.answering) == (0, 0, 0)
+
+
+def test_conversations_whose_turns_end_together_go_on_in_turn() -> None:
+    shape = replace(WORKLOAD.shapes[0], conversation=Conversation(turns=FixedLength(tokens=3), think_s=0.5))
+    rung = Rung(name="r", arrivals=ClosedLoop(concurrency=16), requests=60)
+    blocks = list(SimulatedLoader(noise=0.0)(started({}), replace(WORKLOAD, shapes=(shape,)), rung, seed=1))
+    assert sum(len(block.records) for block in blocks) == 60
 
 
 def test_without_chunked_prefill_a_prompt_is_read_whole_and_decoding_waits() -> None:
