@@ -92,15 +92,21 @@ class SimulatedLauncher:
         if flags.get("enable-chunked-prefill") is False and batched < length:
             return EngineFailure(
                 stage="config",
-                cause="config.invalid",
+                cause="config.conflict",
                 evidence=f"max_num_batched_tokens ({batched:g}) is smaller than max_model_len ({length:g})",
                 exit_code=1,
-                bounds=(Bound(flag="max-num-batched-tokens", at_least=length, when="without chunked prefill"),),
+                bounds=(
+                    Bound(
+                        flag="max-num-batched-tokens",
+                        at_least=length,
+                        when=f"max-model-len is {length:g} and chunked prefill is off",
+                    ),
+                ),
             )
         if batched < seqs:
             return EngineFailure(
                 stage="config",
-                cause="config.invalid",
+                cause="config.conflict",
                 evidence=f"max_num_batched_tokens ({batched:g}) must be at least max_num_seqs ({seqs:g})",
                 exit_code=1,
                 bounds=(Bound(flag="max-num-batched-tokens", at_least=seqs, when=f"max-num-seqs is {seqs:g}"),),
@@ -125,7 +131,7 @@ class SimulatedLauncher:
             missing = need - budget
             return EngineFailure(
                 stage="profiling",
-                cause="oom.profiling",
+                cause="oom.profiling" if weights + peak > self.gpu_gib else "capacity.no_kv_blocks",
                 evidence=f"needs {need:.2f} GiB per GPU, {budget:.2f} GiB are allowed",
                 exit_code=1,
                 shortfall=min(1.0, max(0.0, missing / self.gpu_gib)),

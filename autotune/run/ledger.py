@@ -51,6 +51,7 @@ class Ledger:
     halted: str = ""
     """Why the search gave up by itself (the same failure again and again)."""
     _front: tuple[int, tuple[int, ...]] = (-1, ())
+    _cvs: tuple[int, dict[str, float]] = field(default_factory=lambda: (-1, {}))
     clock: Callable[[], float] = time.monotonic
     began: float = field(default_factory=time.monotonic)
 
@@ -149,6 +150,15 @@ class Ledger:
         best = set(front([losses for _, losses in known]))
         self._front = len(self.records), tuple(sorted(n for index, (n, _) in enumerate(known) if index in best))
         return self._front[1]
+
+    def between_run_cv(self, metric: str) -> float:
+        """As `cv_of` has it; found anew only when a trial has ended, as every snapshot of every trial asks for it."""
+        if self._cvs[0] != len(self.records):
+            self._cvs = len(self.records), {}
+        known = self._cvs[1]
+        if metric not in known:
+            known[metric] = cv_of(self.records, metric)
+        return known[metric]
 
     def same_failure_in_a_row(self) -> tuple[str, int]:
         """The cause that the newest records share, and how many of them do."""

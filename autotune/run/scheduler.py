@@ -8,7 +8,6 @@ from typing import Any
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 
 from autotune.run.ledger import Ledger, LiveTrial
-from autotune.search.confirmation import cv_of
 from autotune.search.prune import decide
 from autotune.spec.verdict import Dominated
 from autotune.spec.workload import Rung
@@ -63,7 +62,7 @@ class DominanceScheduler(FIFOScheduler):  # type: ignore[misc]  # ray has no typ
             self._ledger.problem.objectives,
             self._ledger.problem.slos,
             looks=live.looks,
-            between_run_cv=lambda metric: cv_of(self._ledger.records, metric),
+            between_run_cv=self._ledger.between_run_cv,
             minimum=earliest_stop(reference),
         )
         return isinstance(live.dominated, Dominated)

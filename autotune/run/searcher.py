@@ -31,8 +31,9 @@ from autotune.search.confirmation import (
     baseline_repeats,
     next_step,
 )
+from autotune.search.dead import Dead
 from autotune.search.study import SpaceExhausted, Study, Suggestion
-from autotune.spec.capacity_learned import Memory
+from autotune.spec.capacity_learned import Memory, SeenStart
 from autotune.spec.config import EngineConfig
 from autotune.spec.measurement import Measurement
 from autotune.spec.verdict import Books, Broken, Dominated, Infeasible, Invalid, Measured, Verdict, verdict_name
@@ -42,6 +43,9 @@ log = logging.getLogger(__name__)
 
 SAME_FAILURE_LIMIT = 6
 """Identical failures in a row that stop a search: it isn't learning, and someone should look."""
+SAME_SHORTAGE_LIMIT = 20
+"""The same for a lack of memory, of which each failure teaches something: a search that begins with engines that are too
+small for the model finds its way to larger ones."""
 
 
 class VtuneSearcher(Searcher):  # type: ignore[misc]  # ray has no types
@@ -65,6 +69,9 @@ class VtuneSearcher(Searcher):  # type: ignore[misc]  # ray has no types
         self._study, self._run, self._ledger, self._packing = study, run, ledger, packing
         self._take, self._watch, self._max_attempts, self._confirm = take, watch, max_attempts, confirm
         self._memory = memory
+        self._dead = Dead(ledger.problem.defaults)
+        for record in ledger.records:
+            self._learn(record)
         self._waiting = retries
         """Suggestions asked for but not started: retries, and one that waits for devices."""
         self._drains_for: int | None = None
@@ -115,10 +122,23 @@ class VtuneSearcher(Searcher):  # type: ignore[misc]  # ray has no types
         return [] if ledger.live or not self._confirm else self._confirmation()
 
     def _accept(self, config: EngineConfig) -> bool:
-        """Whether an engine like this may start: a node is large enough, and memory isn't known to be too little."""
-        if config.gpus > self._packing.largest():
+        """Whether an engine like this may start: a node is large enough, no failure rules it out, and memory isn't
+        known to be too little. What is known grows with every trial, and after a resume it is the same again."""
+        if config.gpus > self._packing.largest() or self._dead.why(config) is not None:
             return False
         return self._memory is None or self._memory.doomed(config) is None
+
+    def _learn(self, record: TrialRecord) -> None:
+        """From an engine that started, or couldn't; a harness or machine that failed teaches nothing."""
+        match record.verdict:
+            case Infeasible() as verdict:
+                self._dead.failed(record.config, verdict)
+            case Measured() | Dominated():
+                self._dead.ran(record.config)
+            case _:
+                return
+        if self._memory is not None:
+            self._memory = self._memory.after(SeenStart(config=record.config, facts=record.facts))
 
     def _confirmation(self) -> list[Suggestion]:
         """All runs of its next step (screening, then finalists against the baseline), in order; they are in the journal
@@ -185,12 +205,17 @@ class VtuneSearcher(Searcher):  # type: ignore[misc]  # ray has no types
             return
         delivered = self._take(live.task.trial, live.task.attempt)
         record = self._record(live, delivered)
+        self._keep(record)
+        self._ledger.records.append(record)
+        self._learn(record)
+        self._settle(live, record)
+
+    def _keep(self, record: TrialRecord) -> None:
+        """On disk before the study hears of it."""
         if not isinstance(record.verdict, Measured | Dominated):
             keep_failure(self._run, record)
         append_rungs(self._run, record)
-        append_trial(self._run, record)  # on disk before the study hears of it
-        self._ledger.records.append(record)
-        self._settle(live, record)
+        append_trial(self._run, record)
 
     def _record(self, live: LiveTrial, delivered: Delivered | None) -> TrialRecord:
         now = time.time()
@@ -252,7 +277,8 @@ class VtuneSearcher(Searcher):  # type: ignore[misc]  # ray has no types
         elif not ledger.interrupted or not isinstance(verdict, Broken):
             self._study.tell(record.trial, verdict)
         cause, count = ledger.same_failure_in_a_row()
-        if count >= SAME_FAILURE_LIMIT and cause and not ledger.halted:
+        limit = SAME_SHORTAGE_LIMIT if cause.startswith(("capacity.", "oom.")) else SAME_FAILURE_LIMIT
+        if count >= limit and cause and not ledger.halted:
             ledger.halted = f"{count} trials in a row ended with the same failure: {cause}"
         self._watch(ledger.progress(event, record))
 

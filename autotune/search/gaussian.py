@@ -1,8 +1,8 @@
 """A Gaussian process: what a function of a few dozen noisy observations is elsewhere, and how sure that is.
 
 Matern 5/2 with one length scale per dimension. The scales, the signal and the noise are what the observations and weak
-priors make most probable together; length scales are expected to grow with the number of dimensions (Hvarfner et al.
-2024), without which a model of seven flags believes that it knows nothing but what it measured.
+priors make most probable together; length scales are expected to be long and to grow with the number of dimensions
+(Hvarfner et al. 2024): most flags of a space do little, and a model that must first learn so tries their every value.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from scipy.optimize import minimize
 
 from autotune.search.encoding import Floats, squared_distances
 
-_LENGTH, _LENGTH_SPREAD = 0.6, 1.0
-_NOISE, _NOISE_SPREAD = 0.02, 1.5
+_LENGTH, _LENGTH_SPREAD = 2.0, 1.0
+_NOISE, _NOISE_SPREAD = 0.04, 1.5
 """Of the standardised observations' variance: a run's luck is a few percent, what flags do is tens."""
 _SIGNAL_SPREAD = 0.5
 _FIT_STEPS = 40

@@ -1,7 +1,7 @@
 """Which of many points is worth its GPU-seconds most, given all that was measured.
 
 Worth: the expected gain in the volume that the front dominates (`improvement`), times the probability that the engine
-starts (`feasibility`) and that every limit is kept, per GPU. Every third time the first objective alone is asked for,
+starts (`feasibility`) and that every limit is kept, per GPU. Every fifth time the first objective alone is asked for,
 because `best` is judged by it and volume cares little for a front's ends.
 """
 
@@ -19,7 +19,7 @@ from autotune.search.surrogate import Surrogate, kept, loss_of
 from autotune.spec.objective import Slo
 from autotune.spec.space import Point
 
-FIRST_ALONE_EVERY = 3
+FIRST_ALONE_EVERY = 5
 _BEYOND = 0.1
 """How far beyond the front's worst the reference lies, as a share of its extent: else its ends are worth nothing."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from autotune.spec.capacity import Capacity, estimate, with_kv
 from autotune.spec.config import EngineConfig, FlagValue
@@ -38,6 +38,14 @@ class SeenStart:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class _Miss:
+    """By how much a start's KV cache was larger than estimated."""
+
+    layout: tuple[FlagValue, ...]
+    gib: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
     """`starts`: how many it was corrected by. `pessimistic` and `optimistic` are the ends of the interval."""
 
@@ -58,15 +66,18 @@ def predict(
     """`seen`: starts of this slice, of any flags. Those of the same layout (parallelism, quantization, graphs or none)
     are taken where there are any; others correct it too, and leave it half as sure.
     """
-    found = estimate(config, shape, gpu_gib=gpu_gib, defaults=defaults)
+    missed = [miss for one in seen if (miss := _miss(one, shape, gpu_gib=gpu_gib, defaults=defaults)) is not None]
+    return _corrected(config, estimate(config, shape, gpu_gib=gpu_gib, defaults=defaults), missed)
+
+
+def _corrected(config: EngineConfig, found: Capacity, missed: Sequence[_Miss]) -> Prediction:
     if _fixed(config):
         return _prediction(found, kv_gib=found.kv_gib, margin_gib=0.0, starts=0)
     cold_gib = _COLD_GIB + _COLD_OF_WEIGHTS * found.weights_gib + _COLD_OF_OTHER * found.other_gib
-    usable = [one for one in seen if one.facts.kv_cache_gib is not None and not _fixed(one.config)]
-    if not usable:
+    if not missed:
         return _prediction(found, kv_gib=found.kv_gib, margin_gib=cold_gib, starts=0)
-    alike = [one for one in usable if _layout(one.config) == _layout(config)]
-    misses = [_miss_gib(one, shape, gpu_gib=gpu_gib, defaults=defaults) for one in alike or usable]
+    alike = [one.gib for one in missed if one.layout == _layout(config)]
+    misses = alike or [one.gib for one in missed]
     miss = statistics.median(misses)
     margin_gib = max(_WARM_GIB if alike else cold_gib / 2, *(abs(one - miss) for one in misses))
     return _prediction(found, kv_gib=found.kv_gib + miss, margin_gib=margin_gib, starts=len(misses))
@@ -96,21 +107,27 @@ def doomed(config: EngineConfig, prediction: Prediction) -> str | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """What a search knows of memory before it starts: enough to reject candidates that can't start.
-
-    A judgment depends on the configuration alone, as `Study.ask` wants it: it isn't corrected by the search's starts.
-    """
+    """What a search knows of memory: enough to reject candidates that can't start. Immutable; every start that got as
+    far as sizing its KV cache makes a better one (`after`)."""
 
     shape: ModelShape
     gpu_gib: float
     defaults: Mapping[str, FlagValue]
+    missed: tuple[_Miss, ...] = ()
+
+    def after(self, start: SeenStart) -> Memory:
+        """The same, corrected by one more start of the slice. Another model than the shape's teaches nothing."""
+        miss = None
+        if start.config.flags.get("model") is None:
+            miss = _miss(start, self.shape, gpu_gib=self.gpu_gib, defaults=self.defaults)
+        return self if miss is None else replace(self, missed=(*self.missed, miss))
 
     def doomed(self, config: EngineConfig) -> str | None:
         """See `doomed` of this module. Another model than the shape's isn't judged: its shape isn't known."""
         if config.flags.get("model") is not None:
             return None
-        found = predict(config, self.shape, gpu_gib=self.gpu_gib, defaults=self.defaults)
-        return doomed(config, found)
+        found = estimate(config, self.shape, gpu_gib=self.gpu_gib, defaults=self.defaults)
+        return doomed(config, _corrected(config, found, self.missed))
 
 
 def _prediction(found: Capacity, *, kv_gib: float, margin_gib: float, starts: int) -> Prediction:
@@ -122,11 +139,14 @@ def _prediction(found: Capacity, *, kv_gib: float, margin_gib: float, starts: in
     )
 
 
-def _miss_gib(
+def _miss(
     start: SeenStart, shape: ModelShape, *, gpu_gib: float, defaults: Mapping[str, FlagValue] | None
-) -> float:
-    assert start.facts.kv_cache_gib is not None
-    return start.facts.kv_cache_gib - estimate(start.config, shape, gpu_gib=gpu_gib, defaults=defaults).kv_gib
+) -> _Miss | None:
+    """None where the start says nothing: no KV cache was sized, or its size was given."""
+    if start.facts.kv_cache_gib is None or _fixed(start.config):
+        return None
+    expected = estimate(start.config, shape, gpu_gib=gpu_gib, defaults=defaults).kv_gib
+    return _Miss(layout=_layout(start.config), gib=start.facts.kv_cache_gib - expected)
 
 
 def _layout(config: EngineConfig) -> tuple[FlagValue, ...]:

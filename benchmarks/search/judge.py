@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from autotune.search.dominance import dominates, hypervolume, surely_dominates
 from autotune.spec.objective import Objective
 from benchmarks.search.problems import Case, within
-from benchmarks.search.replay import STOP_S, WARM_UP_S
 from benchmarks.search.runs import Run
-from benchmarks.search.table import Row, key_of
+from benchmarks.search.table import Row, full_gpu_s, key_of
 
 CLOSE = 0.05
 """Arrived: within this of the best hypervolume and of the best first objective among what keeps the limits."""
 BEYOND_NADIR = 0.1
 """The reference lies so much beyond the front's worst, in units of its extent: else the front's ends count nothing."""
+LEAST_EXTENT = 0.1
+"""Of the ideal. A front narrower than that isn't stretched: what differs by a few percent is as good as equal."""
 _Z = 1.96
 
 
@@ -37,7 +38,8 @@ class Scale:
             raise ValueError(f"{case.name}: no configuration keeps the limits")
         edge = _front(losses)
         ideal = tuple(min(item[j] for item in edge) for j in range(len(edge[0])))
-        nadir = tuple(max(item[j] for item in edge) for j in range(len(edge[0])))
+        worst = [max(item[j] for item in edge) for j in range(len(edge[0]))]
+        nadir = tuple(max(w, i + LEAST_EXTENT * abs(i)) for w, i in zip(worst, ideal, strict=True))
         scale = cls(ideal=ideal, nadir=nadir, best_volume=1.0, best_first=ideal[0])
         return cls(ideal=ideal, nadir=nadir, best_volume=scale.volume(edge), best_first=ideal[0])
 
@@ -119,7 +121,7 @@ def judge(case: Case, rows: Mapping[str, Row], scale: Scale, run: Run) -> Judged
         truly_best_prunes=truly_best,
         busy_gpu_s=sum(event.gpu_s for event in run.events),
         dead_gpu_s=sum(event.gpu_s for event in run.events if event.kind == "dead"),
-        saved_gpu_s=sum(_full_gpu_s(rows[event.key]) - event.gpu_s for event in pruned),
+        saved_gpu_s=sum(full_gpu_s(rows[event.key]) - event.gpu_s for event in pruned),
         total_gpu_s=run.took_s * case.devices,
     )
 
@@ -138,10 +140,6 @@ def _worse(case: Case, said: Row | None, default: Row) -> bool:
     if default.meets(case) != said.meets(case):
         return default.meets(case)
     return said.losses(case)[0] > default.losses(case)[0]
-
-
-def _full_gpu_s(row: Row) -> float:
-    return row.gpus * (row.start_s + WARM_UP_S + row.load_s + STOP_S)
 
 
 def _false_prunes(case: Case, rows: Mapping[str, Row], run: Run) -> tuple[int, int]:
@@ -178,8 +176,3 @@ def _interval(case: Case, objective: Objective, loss: float) -> tuple[float, flo
     width = _Z * math.hypot(case.cv, case.cv / 2, within(objective.metric))
     ends = loss * math.exp(-width), loss * math.exp(width)
     return min(ends), max(ends)
-
-
-def arrivals(judged: Iterator[Judged], budget_gpu_s: float) -> list[float]:
-    """One that never arrives counts the whole budget."""
-    return [budget_gpu_s if one.arrived_gpu_s is None else one.arrived_gpu_s for one in judged]

@@ -20,13 +20,14 @@ from autotune.spec.config import EngineConfig, FlagValue
 from autotune.spec.measurement import Measurement
 from autotune.spec.objective import meets
 from autotune.spec.space import Choice
-from benchmarks.search.problems import Case
-from benchmarks.search.replay import STOP_S, looks
+from benchmarks.search.machines import DEFAULTS
+from benchmarks.search.problems import STOP_S, Case
+from benchmarks.search.replay import looks
 from benchmarks.search.runs import Event, Run
 from benchmarks.search.table import Row, key_of
 
-REPEATS_IN_A_ROW = 50
-"""Suggestions of what was tried before, answered from memory at no cost, before the method is given up."""
+REPEATS_IN_A_ROW = 10
+"""Suggestions of what was tried before, answered from memory at no cost, before a random one is given instead."""
 
 Answer = Measurement | None
 """None: the engine didn't run."""
@@ -172,10 +173,24 @@ class Staged(Method):
         yield from Random(self.case, seed=self.seed).left
 
     def _config(self, flags: Mapping[str, FlagValue]) -> EngineConfig:
-        return EngineConfig(model=self.space.model, flags={**self.space.fixed, **flags})
+        return EngineConfig(model=self.space.model, flags={**self.space.fixed, **nearest_default(self.case), **flags})
 
     def _score(self, flags: Mapping[str, FlagValue]) -> tuple[bool, float] | None:
         return score(self.case, self.answers.get(key_of(self._config(flags))))
+
+
+def nearest_default(case: Case) -> dict[str, FlagValue]:
+    """The default's value of every searched flag, or of those that the space has the one next to it."""
+    found: dict[str, FlagValue] = {}
+    for dimension in case.problem.space.dimensions:
+        assert isinstance(dimension.domain, Choice)
+        values, default = dimension.domain.values, DEFAULTS.get(dimension.name)
+        if default in values or not isinstance(default, int | float):
+            found[dimension.name] = default if default in values else values[-1]
+        else:
+            numbers = [value for value in values if isinstance(value, int | float)]
+            found[dimension.name] = min(numbers, key=lambda value: abs(value - default))
+    return found
 
 
 def score(case: Case, answer: Answer) -> tuple[bool, float] | None:
@@ -210,7 +225,7 @@ class MaxRateScript(Method):
         )
 
     def _story(self) -> Iterator[EngineConfig]:
-        fixed: dict[str, FlagValue] = dict(self.space.fixed)
+        fixed: dict[str, FlagValue] = {**self.space.fixed, **nearest_default(self.case)}
         if parallel := self._values("tensor-parallel-size"):
             fixed["tensor-parallel-size"] = parallel[-1]
         largest = {name: self._values(name)[-1] for name in self.PAIR}
@@ -248,7 +263,7 @@ class _Trial:
 
 
 def drive(method: Method, rows: dict[str, Row], *, budget_gpu_s: float) -> Run:
-    """Until the budget is used up: the machine is held as long as anything runs. What doesn't end in time isn't known."""
+    """Until the budget is used up: the machine is held all the while. What doesn't end in time isn't known."""
     case = method.case
     limit_s = budget_gpu_s / case.devices
     known: dict[str, Answer] = {}

@@ -32,7 +32,10 @@ from autotune.spec.workload import (
 from benchmarks.search.machines import DEFAULTS, GPUS, engine
 
 FULL_TRIALS = 80
-"""The budget: the GPU-seconds of so many full-length trials of the default."""
+"""The budget: the GPU-seconds of so many full-length trials, of the median over what runs."""
+WARM_UP_S = 2.0
+STOP_S = 3.0
+"""From the end of a trial until its GPUs are free, whoever runs it."""
 VERSION = 1
 """Counted up when a definition changes: results of another version are not mixed in."""
 

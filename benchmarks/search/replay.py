@@ -1,9 +1,9 @@
 """A trial replayed from its problem's table: starts, ends and figures as enumerated, with the luck of a run.
 
 A run's figures are the table's times a factor of its own (log-normal, the problem's between-run CV; throughput and
-latencies move against each other as they do when a machine is slow). What its rung showed so far, after a share s of it,
-is that times exp(sigma B(s) / s), with B a Brownian motion and sigma the rung's own standard error: successive looks
-depend on each other, as real ones do, and the intervals are honest.
+latencies move against each other as they do when a machine is slow). What its rung showed so far, after a share s of
+it, is that times exp(sigma B(s) / s), with B a Brownian motion and sigma the rung's own standard error: successive
+looks depend on each other, as real ones do, and the intervals are honest.
 """
 
 from __future__ import annotations
@@ -16,20 +16,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from autotune.spec.measurement import Measurement
-from benchmarks.search.problems import Case, within
+from benchmarks.search.problems import WARM_UP_S, Case, within
 from benchmarks.search.table import Row
 
-WARM_UP_S = 2.0
 LOOK_S = 1.0
 """Between two looks at a running rung."""
-STOP_S = 3.0
-"""From the end of a trial until its GPUs are free, whoever runs it."""
 _Z = 1.96
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """After `at_s` of the trial; `measurement` None before its load begins. The last one is complete, or the trial died."""
+    """After `at_s` of the trial. The last one is complete; without a `measurement` the engine failed or died."""
 
     at_s: float
     measurement: Measurement | None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import statistics
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
@@ -18,7 +19,7 @@ from autotune.spec.endpoint import Endpoint
 from autotune.spec.measurement import StartFacts
 from autotune.spec.verdict import Bound, EngineFailure
 from benchmarks.search.machines import DEFAULTS
-from benchmarks.search.problems import Case
+from benchmarks.search.problems import FULL_TRIALS, STOP_S, WARM_UP_S, Case
 
 TABLES = Path(__file__).parent / "problems"
 SEED = 11
@@ -61,6 +62,15 @@ class Row:
             self.values[slo.metric] >= slo.limit if slo.at_least else self.values[slo.metric] <= slo.limit
             for slo in case.problem.slos
         )
+
+
+def full_gpu_s(row: Row) -> float:
+    """Of a trial that runs to its end, from its start until its GPUs are free."""
+    return row.gpus * (row.start_s + WARM_UP_S + row.load_s + STOP_S)
+
+
+def budget_gpu_s(rows: Mapping[str, Row]) -> float:
+    return FULL_TRIALS * statistics.median(full_gpu_s(row) for row in rows.values() if row.cause is None)
 
 
 def key_of(config: EngineConfig) -> str:

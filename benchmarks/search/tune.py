@@ -1,8 +1,8 @@
 """vtune itself on a problem: its own searcher, ledger, packing, study and scheduler, in virtual time.
 
 Only Ray Tune and the engines are left out: this loop stands where Ray's controller does. It asks the searcher for tasks
-until there is nothing to start, goes on to the next thing that happens, shows the scheduler each snapshot, and ends a trial
-as the trial's own process would.
+until there is nothing to start, goes on to the next thing that happens, shows the scheduler each snapshot, and ends a
+trial as the trial's own process would.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 
+from autotune.history.record import TrialRecord
 from autotune.history.rundir import RunDir, RunHeader
 from autotune.run.ledger import Ledger
 from autotune.run.packing import Packing
@@ -24,15 +25,16 @@ from autotune.run.scheduler import DominanceScheduler
 from autotune.run.searcher import VtuneSearcher
 from autotune.run.task import TrialTask
 from autotune.search.conclusion import conclude
+from autotune.search.feasibility import Feasibility
 from autotune.search.study import SamplerName, Study
 from autotune.spec.capacity_learned import Memory
 from autotune.spec.measurement import StartFacts
 from autotune.spec.objective import Budget
-from autotune.spec.verdict import Books, Dominated, Infeasible, Measured
+from autotune.spec.verdict import Books, Dominated, Infeasible, Measured, Verdict
 from autotune.trial.climb import Outcome, Snapshot
 from benchmarks.search.machines import DEFAULTS, shape_of
-from benchmarks.search.problems import Case
-from benchmarks.search.replay import STOP_S, WARM_UP_S, Look, looks
+from benchmarks.search.problems import STOP_S, WARM_UP_S, Case
+from benchmarks.search.replay import Look, looks
 from benchmarks.search.runs import Event, Run
 from benchmarks.search.table import Row, key_of
 
@@ -44,6 +46,7 @@ class Parts:
     sampler: SamplerName = "gp"
     pruning: bool = True
     memory: bool = True
+    feasibility: bool = True
 
 
 @dataclass(slots=True, kw_only=True)
@@ -55,6 +58,18 @@ class _Live:
     last: Look = field(default_factory=lambda: Look(at_s=0.0, measurement=None))
 
 
+class _Bold(Study):
+    """Suggests without asking whether an engine is likely to start."""
+
+    def _feasibility(self, number: int) -> Feasibility | None:  # noqa: ARG002 (as the study has it)
+        return None
+
+
+class _Searcher(VtuneSearcher):
+    def _keep(self, record: TrialRecord) -> None:
+        """Parquet takes longer than all else here."""
+
+
 class _Tune:
     def __init__(self, case: Case, rows: dict[str, Row], *, seed: int, budget_gpu_s: float, parts: Parts) -> None:
         self.case, self.rows, self.seed, self.parts = case, rows, seed, parts
@@ -62,8 +77,7 @@ class _Tune:
         self.outcomes: dict[tuple[int, int], Delivered] = {}
         self.events: list[Event] = []
         self.problem = replace(case.problem, seed=seed, budget=Budget(wall_s=budget_gpu_s / case.devices))
-        folder = "/dev/shm" if Path("/dev/shm").is_dir() else None
-        self.folder = Path(tempfile.mkdtemp(prefix="vtune-search-", dir=folder))
+        self.folder = Path(tempfile.mkdtemp(prefix="vtune-search-"))
         header = RunHeader(
             name="run",
             seed=seed,
@@ -77,11 +91,12 @@ class _Tune:
         )
         run = RunDir.create(self.folder / "run", header)
         self.ledger = Ledger(problem=self.problem, devices=case.devices, clock=lambda: self.now_s, began=0.0)
-        study = Study.open(
+        kind = Study if parts.feasibility else _Bold
+        study = kind.open(
             run.journal, self.problem, sampler=parts.sampler, defaults=DEFAULTS, study_name=f"{case.name}-{seed}"
         )
         memory = Memory(shape=shape_of(case.model), gpu_gib=case.gpu_gib, defaults=DEFAULTS) if parts.memory else None
-        self.searcher = VtuneSearcher(
+        self.searcher = _Searcher(
             study=study,
             run=run,
             ledger=self.ledger,
@@ -161,7 +176,9 @@ class _Tune:
         took_s, seen, row = live.last.at_s, live.last.measurement, live.row
         start_s = min(row.start_s, took_s)
         if row.cause is not None:
-            verdict = Infeasible(cause=row.cause, evidence="", shortfall=row.shortfall, bounds=row.bounds)
+            verdict: Verdict | None = Infeasible(
+                cause=row.cause, evidence="", shortfall=row.shortfall, bounds=row.bounds
+            )
             books = Books(dead_s=took_s, stop_s=STOP_S)
         else:
             verdict = None if stopped or seen is None else Measured(measurement=seen)

@@ -95,7 +95,7 @@ def test_a_prefill_budget_beyond_the_memory_runs_out_of_it_while_profiling() -> 
 
 def test_what_runs_out_of_memory_on_one_gpu_fits_on_two() -> None:
     flags: dict[str, FlagValue] = {"gpu-memory-utilization": 0.2}
-    assert failed(flags).cause == "oom.profiling"
+    assert failed(flags).cause == "capacity.no_kv_blocks"
     assert started({**flags, "tensor-parallel-size": 2}).config.gpus == 2
 
 
@@ -103,8 +103,8 @@ def test_a_cache_smaller_than_one_request_is_too_small() -> None:
     assert failed({"gpu-memory-utilization": 0.23, "max-model-len": 131_072}).cause == "capacity.kv_too_small"
 
 
-def test_a_budget_smaller_than_the_batch_is_invalid() -> None:
-    assert failed({"max-num-batched-tokens": 64, "max-num-seqs": 128}).cause == "config.invalid"
+def test_a_budget_smaller_than_the_batch_is_a_conflict() -> None:
+    assert failed({"max-num-batched-tokens": 64, "max-num-seqs": 128}).cause == "config.conflict"
 
 
 def test_every_simulated_failure_is_the_configurations_own() -> None:

@@ -58,7 +58,7 @@ def test_nothing_is_said_before_three_points_were_measured() -> None:
     assert one.worth(GRID, pending=[], gpus=[1] * len(GRID), feasibility=None, number=1) is None
 
 
-def test_every_third_time_it_goes_for_the_first_objective_alone() -> None:
+def test_every_fifth_time_it_goes_for_the_first_objective_alone() -> None:
     one, _ = proposer()
     point = best(worth(one, number=FIRST))
     assert point["x"] == pytest.approx(0.7, abs=0.11) and point["y"] == 0.0
