@@ -44,8 +44,8 @@ log = logging.getLogger(__name__)
 SAME_FAILURE_LIMIT = 6
 """Identical failures in a row that stop a search: it isn't learning, and someone should look."""
 SAME_SHORTAGE_LIMIT = 20
-"""The same for a lack of memory, of which each failure teaches something: a search that begins with engines that are too
-small for the model finds its way to larger ones."""
+"""The same for a lack of memory, of which each failure teaches something: a search that begins with engines that are
+too small for the model finds its way to larger ones."""
 
 
 class VtuneSearcher(Searcher):  # type: ignore[misc]  # ray has no types
