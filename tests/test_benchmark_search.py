@@ -14,7 +14,7 @@ from benchmarks.search import table
 from benchmarks.search.figures import figures
 from benchmarks.search.judge import Scale, judge
 from benchmarks.search.peers import PEERS, search
-from benchmarks.search.problems import CASES, Case, STOP_S, WARM_UP_S
+from benchmarks.search.problems import CASES, STOP_S, WARM_UP_S, Case
 from benchmarks.search.replay import looks
 from benchmarks.search.runs import Event, Run
 from benchmarks.search.table import budget_gpu_s, key_of

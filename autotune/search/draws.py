@@ -23,6 +23,9 @@ from autotune.spec.space import Point, SearchSpace
 
 STATES = {"complete": TrialState.COMPLETE, "pruned": TrialState.PRUNED, "fail": TrialState.FAIL}
 
+Drawn = Trial
+"""A trial of Optuna's, for those who don't import it."""
+
 SamplerOf = Callable[[int], BaseSampler]
 """By the number of the draw: a fresh one each time, so that its random state doesn't depend on earlier draws."""
 

@@ -9,10 +9,9 @@ from __future__ import annotations
 import json
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import optuna
@@ -23,38 +22,20 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 
 from autotune.errors import UserError
 from autotune.history.record import Role
-from autotune.search.design import REPLACEMENTS, design_size, initial_design, random_points
+from autotune.search.candidates import Accept as Accept
+from autotune.search.candidates import Candidates
+from autotune.search.candidates import SamplerName as SamplerName
 from autotune.search.draws import Draws, close, sampler_of
-from autotune.search.feasibility import BOLD_MARGIN, Feasibility, margin_for
-from autotune.search.guesses import guesses
-from autotune.search.known import Knowledge, Known
-from autotune.search.points import choose, effective_key, every_point, locate, size
-from autotune.search.pool import pool
-from autotune.search.proposal import Proposer
-from autotune.search.telling import RULE_BROKEN, Told, told
+from autotune.search.known import Known
+from autotune.search.points import choose, locate
+from autotune.search.telling import Told, told
 from autotune.spec.config import EngineConfig, FlagValue
 from autotune.spec.problem import Problem
 from autotune.spec.space import Point
 from autotune.spec.verdict import Infeasible, Verdict, verdict_name
 
-SamplerName = Literal["gp", "tpe", "nsga2", "random"]
-"""`gp`: Gaussian processes and expected hypervolume (`proposal`); the others are Optuna's."""
-Accept = Callable[[EngineConfig], bool]
-
 REPEATS: tuple[Role, ...] = ("baseline", "screen", "confirm")
 """Roles of further runs of known configurations."""
-ASKS = 32
-"""Of the sampler, for one suggestion, before a random point is taken."""
-ASKS_FOR_SIZE = 8
-"""Legal suggestions of another GPU count that are turned down for one of the wanted count."""
-ASKS_FOR_LIKELY = 6
-"""Suggestions unlikely to start that are turned down before the nearest likely point is taken instead."""
-OTHER_SIZE = 0.6
-"""What a candidate of another GPU count than the wanted one is worth of itself: changing over idles GPUs."""
-BOLD_SHARE = 0.02
-"""Of the sampled suggestions, those that need not be so likely to start."""
-ENUMERABLE = 20_000
-"""Spaces up to this many points are listed to find the last untried ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,17 +70,12 @@ class Study:
         self._given: list[tuple[Role, EngineConfig]] = [("default", problem.space.default())]
         if problem.incumbent is not None:
             self._given.append(("incumbent", problem.incumbent))
-        given_keys = {self._key(config) for _, config in self._given}
-        self._design = self._first_points(given_keys)
+        self._candidates = Candidates(problem, defaults, given=[config for _, config in self._given])
         self._latest: dict[int, int] = {}
         self._roles: dict[int, Role] = {}
         self._attempts: dict[int, int] = {}
-        self._taken: set[str] = set()
-        self._open: dict[int, Point] = {}
-        self._knowledge = Knowledge(problem.space, problem.objectives, problem.slos)
         self._shown: dict[int, int] = {}
         """Of what is known (by identity), Optuna's number."""
-        self._proposer = Proposer(self._knowledge)
         trials = study.get_trials(deepcopy=False)
         for trial in trials:
             if "number" in trial.user_attrs:
@@ -107,7 +83,7 @@ class Study:
                 self._remember(attrs["number"], trial.number, attrs["role"], _config(trial), trial.params)
         ended = [trial for trial in trials if trial.datetime_complete is not None]
         for trial in sorted(ended, key=lambda trial: (trial.datetime_complete, trial.number)):
-            self._open.pop(trial.user_attrs.get("number", -1), None)
+            self._candidates.running.pop(trial.user_attrs.get("number", -1), None)
             if (known := self._known_of(trial)) is not None:
                 self._know(trial.number, known)
 
@@ -122,27 +98,6 @@ class Study:
             values = dict(zip((o.metric for o in self._problem.objectives), trial.values, strict=True))
             return Known(point=trial.params, ran=True, values=values)
         return Known(point=trial.params, ran=False) if "feasible" in trial.constraints else None
-
-    def _first_points(self, given_keys: set[str]) -> list[Point]:
-        """What an engineer would try, filled up with points that are spread over the space."""
-        space, trials = self._problem.space, self._problem.budget.trials
-
-        def refused(point: Point) -> bool:
-            config = self._decode(point)
-            return self._breaks_rule(config) or self._key(config) in given_keys
-
-        def key(point: Point) -> str:
-            return self._key(self._decode(point))
-
-        wanted = design_size(space, trials)
-        start = locate(space, space.default(), self._defaults)
-        guessed = guesses(space, self._problem.workload, start=start, refused=refused)[: max(1, wanted // 2)]
-        spread = initial_design(space, seed=self._seed, size=wanted, refused=refused, key=key)
-        seen = {key(point) for point in guessed}
-        design = guessed + [point for point in spread if key(point) not in seen][: wanted - len(guessed)]
-        # Grouped by engine size, the default's first: a change of size costs the searcher a drain and new actors.
-        first = space.default().gpus
-        return sorted(design, key=lambda point: (self._decode(point).gpus != first, self._decode(point).gpus))
 
     @classmethod
     def open(
@@ -216,21 +171,43 @@ class Study:
     def ask(self, *, gpus: int | None = None, accept: Accept | None = None) -> Suggestion | SpaceExhausted:
         """The default first, then the incumbent, the initial design, and from then on what the sampler suggests.
 
-        Never breaks a rule of the space, is never refused by `accept` (which may depend on the configuration alone)
-        and never repeats a configuration; default and incumbent are given whatever they are. With `gpus`, sampled
-        suggestions are turned down for one that needs that many devices; after some asks another size may come.
+        Never breaks a rule of the space, is never refused by `accept` (which may depend on the configuration and on
+        what was told before) and never repeats a configuration; default and incumbent are given whatever they are.
+        With `gpus`, sampled suggestions are turned down for one that needs that many devices; after some asks another
+        size may come.
         """
         number, place = self.next_number, self.candidates
         if place < len(self._given):
             role, config = self._given[place]
             return self._fix(number, role, config, locate(self._problem.space, config, self._defaults))
-        index = place - len(self._given)
-        if index >= len(self._design):
-            return (self._propose if self._sampler == "gp" else self._sample)(number, gpus, accept)
-        point = self._design[index]
-        if self._fresh(self._decode(point), accept):
-            return self._fix(number, "search", self._decode(point), point)
-        return self._untried(number, gpus, accept)
+        index, candidates = place - len(self._given), self._candidates
+        if index < len(candidates.design):
+            chosen = candidates.first(index, number, gpus, accept)
+        elif self._sampler == "gp":
+            chosen = candidates.propose(number, gpus, accept)
+        else:
+            chosen = candidates.sample(self._draws(number), number, gpus, accept)
+        if chosen is None:
+            return SpaceExhausted(tried=len(candidates.taken))
+        config = candidates.decode(chosen.point)
+        if chosen.drawn is not None and self._sampler == "nsga2":  # its own trial, with its generation
+            return self._register(chosen.drawn, number, "search", config, chosen.point)
+        return self._fix(number, "search", config, chosen.point)
+
+    def _draws(self, number: int) -> Draws:
+        def sampler(draw: int) -> BaseSampler:
+            assert self._sampler != "gp"
+            seed = int(np.random.SeedSequence([self._seed, number, draw]).generate_state(1)[0])
+            return sampler_of(self._sampler, startup=len(self._candidates.design), seed=seed)
+
+        if self._sampler == "nsga2":
+            return Draws(self._study, self._problem.space, sampler)
+        trials = self._study.get_trials(deepcopy=False)
+        ran, failed = self._candidates.knowledge.view()
+        shown = {self._shown[id(known)] for known in [*ran, *failed]} | {
+            self._latest[n] for n in self._candidates.running
+        }
+        return Draws.from_part(self._study, [trials[n] for n in sorted(shown)], self._problem.space, sampler)
 
     def retry(self, number: int) -> Suggestion:
         """The same configuration under the same number, as the next attempt. An attempt still open is closed."""
@@ -263,10 +240,10 @@ class Study:
             self._know(trial.number, known)
         close(self._study, trial, outcome)
         self._live.pop(number, None)
-        self._open.pop(number, None)
+        self._candidates.running.pop(number, None)
 
     def _know(self, optuna_number: int, known: Known) -> None:
-        self._knowledge.add(known)
+        self._candidates.knowledge.add(known)
         self._shown[id(known)] = optuna_number
 
     def _learn(self, config: EngineConfig, outcome: Told) -> None:
@@ -286,133 +263,8 @@ class Study:
         for trial in self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
             close(self._study, self._reopen(trial), Told(state="fail", why="abandoned"))
         self._live.clear()
-        self._open.clear()
+        self._candidates.running.clear()
         return numbers
-
-    def _propose(self, number: int, gpus: int | None, accept: Accept | None) -> Suggestion | SpaceExhausted:
-        """The most promising of many points by a model of what was measured."""
-        space, feasibility = self._problem.space, self._feasibility(number)
-        points: list[Point] = []
-        sizes: list[int] = []
-        configs: list[EngineConfig] = []
-        seen: set[str] = set()
-        for point in pool(space, [k.point for k in self._knowledge.front], seed=self._seed, number=number):
-            config = self._decode(point)
-            key = self._key(config)
-            if key not in seen and key not in self._taken and not self._breaks_rule(config):
-                seen.add(key)
-                points.append(point)
-                sizes.append(config.gpus)
-                configs.append(config)
-        worth = (
-            self._proposer.worth(
-                points, pending=list(self._open.values()), gpus=sizes, feasibility=feasibility, number=number
-            )
-            if points
-            else None
-        )
-        near: Point | None = None
-        if worth is not None:
-            if gpus is not None:
-                worth = worth * np.where(np.array(sizes) == gpus, 1.0, OTHER_SIZE)
-            order = np.argsort(-worth, kind="stable").tolist()
-            for index in order:
-                if worth[index] <= 0:
-                    break
-                if accept is None or accept(configs[index]):
-                    return self._fix(number, "search", configs[index], points[index])
-            near = points[order[0]]
-        return self._untried(number, gpus, accept, feasibility=feasibility, near=near)
-
-    def _draws(self, number: int) -> Draws:
-        def sampler(draw: int) -> BaseSampler:
-            assert self._sampler != "gp"
-            seed = int(np.random.SeedSequence([self._seed, number, draw]).generate_state(1)[0])
-            return sampler_of(self._sampler, startup=len(self._design), seed=seed)
-
-        if self._sampler == "nsga2":
-            return Draws(self._study, self._problem.space, sampler)
-        trials = self._study.get_trials(deepcopy=False)
-        ran, failed = self._knowledge.view()
-        shown = {self._shown[id(known)] for known in [*ran, *failed]} | {self._latest[n] for n in self._open}
-        return Draws.from_part(self._study, [trials[n] for n in sorted(shown)], self._problem.space, sampler)
-
-    def _sample(self, number: int, gpus: int | None, accept: Accept | None) -> Suggestion | SpaceExhausted:
-        """What Optuna's sampler draws, the first that is legal, new, accepted and likely to start."""
-        feasibility, draws = self._feasibility(number), self._draws(number)
-        other: tuple[Trial, Point] | None = None
-        unlikely: list[Point] = []
-        sizes = 0
-        for _ in range(ASKS):
-            trial, point = draws.draw()
-            config = self._decode(point)
-            if self._breaks_rule(config) or not (accept is None or accept(config)):
-                draws.refuse(trial, RULE_BROKEN)
-            elif self._key(config) in self._taken:
-                draws.refuse(trial, Told(state="fail", why="tried already"))
-            elif feasibility is not None and not feasibility.likely(point):
-                draws.refuse(trial, Told(state="fail", why="unlikely to start"))
-                unlikely.append(point)
-            else:
-                if other is not None:
-                    draws.refuse(other[0], Told(state="fail", why=f"needs other than the {gpus} GPUs asked for"))
-                if gpus is None or config.gpus == gpus:
-                    return self._take(number, trial, point)
-                other = trial, point
-                sizes += 1
-            if sizes == ASKS_FOR_SIZE or len(unlikely) == ASKS_FOR_LIKELY:
-                break
-        if other is not None:
-            return self._take(number, *other)
-        return self._untried(number, gpus, accept, feasibility=feasibility, near=unlikely[0] if unlikely else None)
-
-    def _take(self, number: int, trial: Trial, point: Point) -> Suggestion:
-        """A drawn trial becomes the study's: NSGA-II's own, with its generation; of another sampler a copy."""
-        config = self._decode(point)
-        if self._sampler == "nsga2":
-            return self._register(trial, number, "search", config, point)
-        return self._fix(number, "search", config, point)
-
-    def _feasibility(self, number: int) -> Feasibility | None:
-        """None where nothing is known. A few suggestions are bolder, so that a wrong belief gets corrected."""
-        bold = np.random.default_rng([self._seed, 0xB01D, number]).random() < BOLD_SHARE
-        ran, failed = self._knowledge.view()
-        return Feasibility.learn(
-            self._knowledge.encoding,
-            ran=[known.point for known in ran],
-            failed=[known.point for known in failed],
-            margin=BOLD_MARGIN if bold else margin_for(self._knowledge.outcomes),
-        )
-
-    def _untried(
-        self,
-        number: int,
-        gpus: int | None,
-        accept: Accept | None,
-        *,
-        feasibility: Feasibility | None = None,
-        near: Point | None = None,
-    ) -> Suggestion | SpaceExhausted:
-        """A random point that is legal and new; of a small space, any that is left.
-
-        If possible it is likely to start, needs the wanted number of GPUs, and lies near the point that the sampler
-        wanted (a candidate for the edge of what runs).
-        """
-        space = self._problem.space
-        random = random_points(space, seed=self._seed, stream=1 + number)
-        drawn = [next(random) for _ in range(REPLACEMENTS)]
-        fresh = [point for point in drawn if self._fresh(self._decode(point), accept)]
-        if not fresh and size(space) <= ENUMERABLE:
-            fresh = [point for point in every_point(space) if self._fresh(self._decode(point), accept)]
-        if not fresh:
-            return SpaceExhausted(tried=len(self._taken))
-        if feasibility is not None:
-            fresh = [point for point in fresh if feasibility.likely(point)] or fresh
-        fresh = [point for point in fresh if self._decode(point).gpus == gpus] or fresh
-        point = (
-            fresh[0] if near is None else min(fresh, key=lambda point: self._knowledge.encoding.distance(point, near))
-        )
-        return self._fix(number, "search", self._decode(point), point)
 
     def _fix(
         self, number: int, role: Role, config: EngineConfig, point: Point | None, *, group: int | None = None
@@ -449,9 +301,9 @@ class Study:
         self._latest[number] = optuna_number
         self._roles[number] = role
         self._attempts[number] = self._attempts.get(number, 0) + 1
-        self._taken.add(self._key(config))
+        self._candidates.taken.add(self._candidates.key(config))
         if point and role not in REPEATS:
-            self._open[number] = point
+            self._candidates.running[number] = point
 
     def _fixed(self, point: Point) -> BaseSampler:
         with warnings.catch_warnings(action="ignore", category=optuna.exceptions.ExperimentalWarning):
@@ -471,19 +323,6 @@ class Study:
             raise ValueError(f"trial {trial.user_attrs.get('number')} was told already")
         self._study.sampler = RandomSampler(seed=self._seed)
         return Trial(self._study, trial._trial_id)
-
-    def _fresh(self, config: EngineConfig, accept: Accept | None) -> bool:
-        new = self._key(config) not in self._taken
-        return new and not self._breaks_rule(config) and (accept is None or accept(config))
-
-    def _decode(self, point: Point) -> EngineConfig:
-        return self._problem.space.decode(point)
-
-    def _breaks_rule(self, config: EngineConfig) -> bool:
-        return self._problem.space.broken_rule(config, self._defaults) is not None
-
-    def _key(self, config: EngineConfig) -> str:
-        return effective_key(config, self._defaults)
 
 
 def _config(trial: FrozenTrial | Trial) -> EngineConfig:

@@ -24,9 +24,10 @@ from autotune.run.recorder import Delivered
 from autotune.run.scheduler import DominanceScheduler
 from autotune.run.searcher import VtuneSearcher
 from autotune.run.task import TrialTask
+from autotune.search.candidates import Candidates, SamplerName
 from autotune.search.conclusion import conclude
 from autotune.search.feasibility import Feasibility
-from autotune.search.study import SamplerName, Study
+from autotune.search.study import Study
 from autotune.spec.capacity_learned import Memory
 from autotune.spec.measurement import StartFacts
 from autotune.spec.objective import Budget
@@ -58,10 +59,10 @@ class _Live:
     last: Look = field(default_factory=lambda: Look(at_s=0.0, measurement=None))
 
 
-class _Bold(Study):
+class _Bold(Candidates):
     """Suggests without asking whether an engine is likely to start."""
 
-    def _feasibility(self, number: int) -> Feasibility | None:  # noqa: ARG002 (as the study has it)
+    def _feasibility(self, number: int) -> Feasibility | None:  # noqa: ARG002 (as it is without)
         return None
 
 
@@ -91,10 +92,11 @@ class _Tune:
         )
         run = RunDir.create(self.folder / "run", header)
         self.ledger = Ledger(problem=self.problem, devices=case.devices, clock=lambda: self.now_s, began=0.0)
-        kind = Study if parts.feasibility else _Bold
-        study = kind.open(
+        study = Study.open(
             run.journal, self.problem, sampler=parts.sampler, defaults=DEFAULTS, study_name=f"{case.name}-{seed}"
         )
+        if not parts.feasibility:
+            study._candidates.__class__ = _Bold
         memory = Memory(shape=shape_of(case.model), gpu_gib=case.gpu_gib, defaults=DEFAULTS) if parts.memory else None
         self.searcher = _Searcher(
             study=study,
