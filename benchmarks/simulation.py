@@ -3,8 +3,8 @@
 `python -m benchmarks.simulation [--quick]`. Two comparisons, each of a closed loop's throughput, median time per token
 and median time to the first token, as relative errors |simulated / measured - 1|, medians over configurations:
 
-- **CPU**: the tiny model of tiny-cpu on real engines of this machine, `CONFIGS` one after the other, two rungs each (the
-  second counts). Four constants of `load.step_time` are fitted on every other configuration; `cpu_*_rel_err_median`
+- **CPU**: the tiny model of tiny-cpu on real engines of this machine, `CONFIGS` one after the other, two rungs each
+  (the second counts). Four constants of `load.step_time` are fitted on every other configuration; `cpu_*_rel_err_median`
   is that of the rest, `cpu_in_sample_*` of those that were fitted.
 - **H200**: the measured runs of benchmarks/h200 (Qwen2.5-7B's shape, vLLM 0.24), replayed with the constants that
   `benchmarks.search` uses, which nobody fitted (`h200_assumed_*`), and with four constants fitted on every other
@@ -192,7 +192,7 @@ def fit_and_predict(
     return figures | {f"{name}_fitted_{constant}": getattr(step, constant) for constant in FITTED}
 
 
-def fitted(start: StepTime, seen: Sequence[Seen]) -> StepTime:
+def fitted(start: StepTime, seen: Sequence[Seen], *, most: int = 200) -> StepTime:
     """The constants that make the squared relative errors of all metrics smallest (Nelder-Mead, in logarithms)."""
 
     def step_of(theta: np.ndarray[tuple[int], np.dtype[np.float64]]) -> StepTime:
@@ -208,7 +208,9 @@ def fitted(start: StepTime, seen: Sequence[Seen]) -> StepTime:
         )
 
     begin = np.log([getattr(start, name) for name in FITTED])
-    found = minimize(cost, begin, method="Nelder-Mead", options={"maxfev": 250, "xatol": 0.01, "fatol": 1e-4})
+    simplex = np.vstack([begin, *(begin + 0.4 * row for row in np.eye(len(begin)))])
+    options = {"maxfev": most, "xatol": 0.01, "fatol": 1e-4, "initial_simplex": simplex}
+    found = minimize(cost, begin, method="Nelder-Mead", options=options)
     return step_of(found.x)
 
 
