@@ -4,8 +4,8 @@
 and median time to the first token, as relative errors |simulated / measured - 1|, medians over configurations:
 
 - **CPU**: the tiny model of tiny-cpu on real engines of this machine, `CONFIGS` one after the other, two rungs each
-  (the second counts). Four constants of `load.step_time` are fitted on every other configuration; `cpu_*_rel_err_median`
-  is that of the rest, `cpu_in_sample_*` of those that were fitted.
+  (the second counts). Four constants of `load.step_time` are fitted on every other configuration;
+  `cpu_*_rel_err_median` is that of the rest, `cpu_in_sample_*` of those that were fitted.
 - **H200**: the measured runs of benchmarks/h200 (Qwen2.5-7B's shape, vLLM 0.24), replayed with the constants that
   `benchmarks.search` uses, which nobody fitted (`h200_assumed_*`), and with four constants fitted on every other
   configuration (`h200_*`: the rest; `h200_in_sample_*`).

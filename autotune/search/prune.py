@@ -65,9 +65,10 @@ def critical(*, looks: int, rivals: int) -> float:
 
 
 def _surely_worse(mine: Measurement, rival: Measurement, objective: Objective, z: float, between_run_cv: float) -> bool:
-    """The gap exceeds z standard errors of the difference: my optimist still loses to the rival's pessimist.
+    """My optimist still loses to the rival's pessimist, each z standard errors away.
 
-    Both bounds at full z would ask for up to 1.4 times that gap without being any safer.
+    The error of the difference would be smaller, but the front that is reported has whatever no interval surely beats
+    (`dominance.noisy_front`): what is stopped must not be a member of it.
     """
     better_is_lower = objective.direction == "minimize"
     one, other = objective.loss(mine), objective.loss(rival)
@@ -75,7 +76,7 @@ def _surely_worse(mine: Measurement, rival: Measurement, objective: Objective, z
     rival_error = _error(rival, objective.metric, low_side=not better_is_lower, between_run_cv=between_run_cv)
     if one is None or other is None or my_error is None or rival_error is None:
         return False
-    return one - other > z * math.hypot(my_error, rival_error)
+    return one - other > z * (my_error + rival_error)
 
 
 def _no_safer(mine: Measurement, rival: Measurement, slo: Slo, z: float, between_run_cv: float) -> bool:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 import random
 from dataclasses import replace
 
@@ -8,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from search_problems import LATENCY, SLO, THROUGHPUT, measurement
 
+from autotune.search.dominance import noisy_front
 from autotune.search.prune import FALSE_STOPS, critical, decide
 from autotune.spec.measurement import Measurement
 from autotune.spec.objective import Slo
@@ -47,6 +49,20 @@ def verdict(
 def test_a_trial_far_worse_in_everything_is_stopped_and_says_by_whom() -> None:
     mine = seen(500, 300)
     assert verdict(mine, GOOD, seen(100, 1000)) == Dominated(by=(10,), measurement=mine)
+
+
+@given(st.floats(100, 2000), st.floats(20, 400), st.integers(1, 60), st.floats(0.0, 0.1))
+def test_what_is_stopped_is_no_member_of_the_noise_aware_front(
+    throughput: float, latency: float, looks: int, cv: float
+) -> None:
+    mine = seen(throughput, latency)
+    if verdict(mine, GOOD, looks=looks, cv=cv, slos=()) is not None:
+        spread = 1.96 * math.hypot(0.02 / 1.96, cv)
+        bounds = {
+            name: [(-t * (1 + spread), -t * (1 - spread)), (ttft * (1 - spread), ttft * (1 + spread))]
+            for name, t, ttft in (("mine", throughput, latency), ("good", 1000.0, 100.0))
+        }
+        assert noisy_front(bounds) == ["good"]
 
 
 @pytest.mark.parametrize(
