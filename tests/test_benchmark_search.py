@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 
+from autotune.search.points import every_point
 from autotune.spec.objective import Slo
 from benchmarks.search import table
 from benchmarks.search.figures import figures
@@ -136,6 +137,13 @@ def test_a_peer_stays_within_its_budget_and_tries_nothing_twice(name: str) -> No
         assert (one.kind == "dead") == (row.cause is not None)
         full_s = row.start_s + (0 if row.cause else WARM_UP_S + row.load_s) + STOP_S
         assert one.ended_s - one.began_s == pytest.approx(full_s)
+
+
+@pytest.mark.timeout(20)
+def test_a_peer_that_only_repeats_itself_gets_something_new_until_nothing_is_left() -> None:
+    run = search("tpe_restart", CASE, ROWS, seed=2, budget_gpu_s=1e9)
+    points = {key_of(CASE.problem.space.decode(point)) for point in every_point(CASE.problem.space)}
+    assert {one.key for one in run.events} == points
 
 
 @pytest.mark.timeout(60)

@@ -119,6 +119,9 @@ def run_all(arguments: argparse.Namespace) -> list[dict[str, object]]:
         futures = {pool.submit(one_run, *task): task for task in left}
         for count, future in enumerate(as_completed(futures), start=1):
             name = key(*futures[future], code)
+            if (error := future.exception()) is not None:
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise RuntimeError(f"{name} failed") from error
             done[name] = {"key": name, **future.result()}
             progress.write(json.dumps(done[name]) + "\n")
             progress.flush()

@@ -274,7 +274,7 @@ def drive(method: Method, rows: dict[str, Row], *, budget_gpu_s: float) -> Run:
     while True:
         while not finished and (method.ahead or not running):
             if waiting is None:
-                waiting = _fresh(method, known, rows)
+                waiting = _fresh(method, known)
             if waiting is None:
                 finished = True
             elif rows[key_of(waiting)].gpus > free:
@@ -305,7 +305,7 @@ def drive(method: Method, rows: dict[str, Row], *, budget_gpu_s: float) -> Run:
     return Run(events=tuple(events), took_s=min(limit_s, now_s if finished else limit_s), said=best)
 
 
-def _fresh(method: Method, known: Mapping[str, Answer], rows: Mapping[str, Row]) -> EngineConfig | None:
+def _fresh(method: Method, known: Mapping[str, Answer]) -> EngineConfig | None:
     """The method's next configuration that wasn't tried; repeats are answered from memory."""
     for _ in range(REPEATS_IN_A_ROW):
         config = method.ask()
@@ -314,12 +314,8 @@ def _fresh(method: Method, known: Mapping[str, Answer], rows: Mapping[str, Row])
         if key_of(config) not in known:
             return config
         method.tell(config, known[key_of(config)])
-    rest = [key for key in rows if key not in known]
-    if not rest:
-        return None
-    key = rest[int(method.rng.integers(len(rest)))]
-    space = method.space
-    return next(c for c in map(space.decode, every_point(space)) if key_of(c) == key)
+    rest = [config for config in map(method.space.decode, every_point(method.space)) if key_of(config) not in known]
+    return rest[int(method.rng.integers(len(rest)))] if rest else None
 
 
 def search(name: str, case: Case, rows: dict[str, Row], *, seed: int, budget_gpu_s: float) -> Run:
