@@ -10,11 +10,12 @@ from dataclasses import replace
 import pytest
 
 from autotune.search.points import every_point
+from autotune.spec.measurement import Measurement
 from autotune.spec.objective import Slo
 from benchmarks.search import table
 from benchmarks.search.figures import figures
 from benchmarks.search.judge import Scale, judge
-from benchmarks.search.peers import PEERS, search
+from benchmarks.search.peers import PEERS, fresh, search
 from benchmarks.search.problems import CASES, STOP_S, WARM_UP_S, Case
 from benchmarks.search.replay import looks
 from benchmarks.search.runs import Event, Run
@@ -139,11 +140,15 @@ def test_a_peer_stays_within_its_budget_and_tries_nothing_twice(name: str) -> No
         assert one.ended_s - one.began_s == pytest.approx(full_s)
 
 
-@pytest.mark.timeout(20)
 def test_a_peer_that_only_repeats_itself_gets_something_new_until_nothing_is_left() -> None:
-    run = search("tpe_restart", CASE, ROWS, seed=2, budget_gpu_s=1e9)
-    points = {key_of(CASE.problem.space.decode(point)) for point in every_point(CASE.problem.space)}
-    assert {one.key for one in run.events} == points
+    """The default is known too, and no point of the space."""
+    method = PEERS["nsga2"](CASE, seed=2)
+    known: dict[str, Measurement | None] = dict.fromkeys(ROWS)
+    assert fresh(method, known) is None
+    last = key_of(CASE.problem.space.decode(next(every_point(CASE.problem.space))))
+    del known[last]
+    found = fresh(method, known)
+    assert found is not None and key_of(found) == last
 
 
 @pytest.mark.timeout(60)

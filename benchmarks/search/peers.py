@@ -274,7 +274,7 @@ def drive(method: Method, rows: dict[str, Row], *, budget_gpu_s: float) -> Run:
     while True:
         while not finished and (method.ahead or not running):
             if waiting is None:
-                waiting = _fresh(method, known)
+                waiting = fresh(method, known)
             if waiting is None:
                 finished = True
             elif rows[key_of(waiting)].gpus > free:
@@ -305,7 +305,7 @@ def drive(method: Method, rows: dict[str, Row], *, budget_gpu_s: float) -> Run:
     return Run(events=tuple(events), took_s=min(limit_s, now_s if finished else limit_s), said=best)
 
 
-def _fresh(method: Method, known: Mapping[str, Answer]) -> EngineConfig | None:
+def fresh(method: Method, known: Mapping[str, Answer]) -> EngineConfig | None:
     """The method's next configuration that wasn't tried; repeats are answered from memory."""
     for _ in range(REPEATS_IN_A_ROW):
         config = method.ask()
