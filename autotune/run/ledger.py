@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from autotune.engine.failure_classes import REMEDIES
 from autotune.history.record import TrialRecord
 from autotune.run.progress import Progress, RunningTrial
 from autotune.run.task import TrialTask
@@ -23,6 +24,11 @@ CONFIRMATION_SHARE = 0.3
 """Of the budget, at most, is kept for the confirmation: what was found is worth little while nobody knows whether it is
 real."""
 TURNAROUND_S = 1.0
+SAME_FAILURE_LIMIT = 6
+"""Identical failures in a row that stop a search: it isn't learning."""
+SAME_SHORTAGE_LIMIT = 20
+"""The same for a lack of memory while nothing has run yet: a search that begins with engines that are too small for the
+model finds its way to larger ones."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -169,6 +175,18 @@ class Ledger:
                 break
             cause, count = mine, count + 1
         return cause, count
+
+    def stuck(self) -> str:
+        """Why the search should give up: attempt after attempt ends the same way, and someone should look. Empty where
+        it may go on: a lack of memory teaches something each time, and after an engine that ran it is only the edge."""
+        cause, count = self.same_failure_in_a_row()
+        shortage = cause.startswith(("capacity.", "oom."))
+        if count < (SAME_SHORTAGE_LIMIT if shortage else SAME_FAILURE_LIMIT):
+            return ""
+        if shortage and any(isinstance(record.verdict, Measured | Dominated) for record in self.records):
+            return ""
+        advice = f" ({REMEDIES[cause]})" if cause in REMEDIES else ""
+        return f"{count} attempts in a row ended with the same failure: {cause}{advice}"
 
     def progress(self, event: str = "", finished: TrialRecord | None = None) -> Progress:
         now = self.clock()

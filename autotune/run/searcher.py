@@ -41,12 +41,6 @@ from autotune.trial.climb import Outcome
 
 log = logging.getLogger(__name__)
 
-SAME_FAILURE_LIMIT = 6
-"""Identical failures in a row that stop a search: it isn't learning, and someone should look."""
-SAME_SHORTAGE_LIMIT = 20
-"""The same for a lack of memory, of which each failure teaches something: a search that begins with engines that are
-too small for the model finds its way to larger ones."""
-
 
 class VtuneSearcher(Searcher):  # type: ignore[misc]  # ray has no types
     """`take(trial, attempt)` fetches a finished trial's outcome from the recorder."""
@@ -276,10 +270,7 @@ class VtuneSearcher(Searcher):  # type: ignore[misc]  # ray has no types
             event += ": will be tried again"
         elif not ledger.interrupted or not isinstance(verdict, Broken):
             self._study.tell(record.trial, verdict)
-        cause, count = ledger.same_failure_in_a_row()
-        limit = SAME_SHORTAGE_LIMIT if cause.startswith(("capacity.", "oom.")) else SAME_FAILURE_LIMIT
-        if count >= limit and cause and not ledger.halted:
-            ledger.halted = f"{count} trials in a row ended with the same failure: {cause}"
+        ledger.halted = ledger.halted or ledger.stuck()
         self._watch(ledger.progress(event, record))
 
     # ------------------------------------------------------------ what Ray's interface wants

@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from autotune.run.ledger import CONFIRMATION_SHARE, Ledger
+from autotune.run.ledger import CONFIRMATION_SHARE, SAME_FAILURE_LIMIT, SAME_SHORTAGE_LIMIT, Ledger
 from autotune.spec.objective import Budget
+from autotune.spec.verdict import Broken, Infeasible
 from benchmarks.aa import RUN_S, SimulatedSearch, candidate
 
 
@@ -61,3 +62,44 @@ def test_a_search_that_gave_up_confirms_nothing(search: SimulatedSearch) -> None
     ledger = limited(search, wall_s=3600.0)
     ledger.halted = "the same failure again and again"
     assert ledger.confirmation_runs(slots=1, since=3) == 0
+
+
+# ---------------------------------------------------------------- giving up
+
+
+def failing(
+    search: SimulatedSearch, cause: str, count: int, *, verdict: type[Infeasible | Broken] = Infeasible
+) -> Ledger:
+    ledger = search.ledger
+    template = ledger.records[0]
+    for number in range(count):
+        ended = Broken(error="", cause=cause) if verdict is Broken else Infeasible(cause=cause, evidence="")
+        ledger.records.append(replace(template, trial=100 + number, verdict=ended))
+    return ledger
+
+
+def test_six_identical_failures_in_a_row_are_enough_and_the_message_says_what_to_do(search: SimulatedSearch) -> None:
+    assert failing(search, "config.unsupported", SAME_FAILURE_LIMIT - 1).stuck() == ""
+    why = failing(search, "config.unsupported", 1).stuck()
+    assert why.startswith("6 attempts in a row ended with the same failure: config.unsupported (take this value out")
+
+
+def test_a_failure_of_the_machine_counts_each_attempt(search: SimulatedSearch) -> None:
+    assert "infra.gpu_busy (find what else" in failing(search, "infra.gpu_busy", 6, verdict=Broken).stuck()
+
+
+def test_a_lack_of_memory_never_ends_a_search_in_which_an_engine_ran(search: SimulatedSearch) -> None:
+    assert failing(search, "capacity.no_kv_blocks", 3 * SAME_SHORTAGE_LIMIT).stuck() == ""
+
+
+def test_a_search_that_begins_with_engines_that_are_too_small_goes_on_for_a_while(search: SimulatedSearch) -> None:
+    ledger = failing(search, "capacity.no_kv_blocks", SAME_SHORTAGE_LIMIT)
+    ledger.records[:] = [record for record in ledger.records if isinstance(record.verdict, Infeasible)]
+    assert ledger.stuck() != ""
+    del ledger.records[0]
+    assert ledger.stuck() == ""
+
+
+def test_different_failures_are_no_reason_to_give_up(search: SimulatedSearch) -> None:
+    failing(search, "config.unsupported", 5)
+    assert failing(search, "config.conflict", 5).stuck() == ""
