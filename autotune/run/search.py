@@ -39,6 +39,7 @@ from autotune.run.progress import Progress, RunState
 from autotune.run.recorder import Delivered, Recorder
 from autotune.run.scheduler import DominanceScheduler
 from autotune.run.searcher import VtuneSearcher
+from autotune.run.vetting import Vetting, vetting
 from autotune.search.study import Study, Suggestion
 from autotune.spec.capacity_learned import Memory
 from autotune.spec.catalogue import Catalogue
@@ -78,8 +79,10 @@ def run_search(
                 records=earlier,
                 spent_before_s=header.elapsed_s,
             )
+            said: Callable[[], str] = str
             try:
-                with interruptible(ledger, watch):
+                with interruptible(ledger, watch), _vetting(options, run, catalogue) as vetted:
+                    said = vetted.says if vetted is not None else said
                     _tune(
                         problem,
                         options,
@@ -89,12 +92,12 @@ def run_search(
                         machines=machines,
                         ledger=ledger,
                         memory=memory,
+                        vetted=vetted,
                     )
             finally:
                 state: RunState = "interrupted" if ledger.interrupted else "done"
-                run.update(
-                    state=state, finished_at=time.time(), message=ledger.halted, elapsed_s=round(ledger.elapsed_s, 3)
-                )
+                message = ". ".join(filter(None, (ledger.halted, said())))
+                run.update(state=state, finished_at=time.time(), message=message, elapsed_s=round(ledger.elapsed_s, 3))
     if state == "done" and not any(isinstance(record.verdict, Measured) for record in ledger.records):
         run.update(state="failed")
         why = ledger.halted or "no trial gave a valid measurement"
@@ -112,6 +115,7 @@ def _tune(
     machines: Cluster,
     ledger: Ledger,
     memory: Memory | None,
+    vetted: Vetting | None,
 ) -> None:
     study = Study.open(
         run.journal, problem, sampler=options.sampler, defaults=catalogue.defaults(), study_name=run.path.name
@@ -146,6 +150,7 @@ def _tune(
         retries=retries,
         confirm=options.confirm,
         memory=memory,
+        vetting=vetted,
     )
     trainable = tune.with_resources(
         tune.with_parameters(TrialActor, context=context),
@@ -166,6 +171,21 @@ def _tune(
                 name=run.path.name, storage_path=scratch, verbose=0, callbacks=[Ticker(ledger, watch)]
             ),
         ).fit()
+
+
+@contextmanager
+def _vetting(options: SearchOptions, run: RunDir, catalogue: Catalogue) -> Iterator[Vetting | None]:
+    """None for simulated engines, which vLLM has nothing to say about."""
+    if options.simulate:
+        yield None
+        return
+    with vetting(
+        options.vllm_python or Path(sys.executable),
+        log_file=run.path / "logs" / "validator.log",
+        env=dict(os.environ),
+        known_flags=frozenset(catalogue.flags) | catalogue.server_flags,
+    ) as vetted:
+        yield vetted
 
 
 def concurrency(options: SearchOptions, machines: Cluster) -> int | None:

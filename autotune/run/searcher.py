@@ -25,6 +25,7 @@ from autotune.run.packing import Packing
 from autotune.run.progress import Progress
 from autotune.run.recorder import Delivered
 from autotune.run.task import TrialTask
+from autotune.run.vetting import Vetting
 from autotune.search.confirmation import (
     CANDIDATE_ROLES,
     baseline_of,
@@ -58,11 +59,12 @@ class VtuneSearcher(Searcher):  # type: ignore[misc]  # ray has no types
         retries: list[Suggestion],
         confirm: bool = True,
         memory: Memory | None = None,
+        vetting: Vetting | None = None,
     ) -> None:
         super().__init__(metric=None, mode=None)
         self._study, self._run, self._ledger, self._packing = study, run, ledger, packing
         self._take, self._watch, self._max_attempts, self._confirm = take, watch, max_attempts, confirm
-        self._memory = memory
+        self._memory, self._vetting = memory, vetting
         self._dead = Dead(ledger.problem.defaults)
         for record in ledger.records:
             self._learn(record)
@@ -116,11 +118,14 @@ class VtuneSearcher(Searcher):  # type: ignore[misc]  # ray has no types
         return [] if ledger.live or not self._confirm else self._confirmation()
 
     def _accept(self, config: EngineConfig) -> bool:
-        """Whether an engine like this may start: a node is large enough, no failure rules it out, and memory isn't
-        known to be too little. What is known grows with every trial, and after a resume it is the same again."""
+        """Whether an engine like this may start: a node is large enough, no failure rules it out, memory isn't known to
+        be too little, and vLLM itself has nothing against it. What is known grows with every trial, and after a resume
+        it is the same again."""
         if config.gpus > self._packing.largest() or self._dead.why(config) is not None:
             return False
-        return self._memory is None or self._memory.doomed(config) is None
+        if self._memory is not None and self._memory.doomed(config) is not None:
+            return False
+        return self._vetting is None or not self._vetting.refuses(config)
 
     def _learn(self, record: TrialRecord) -> None:
         """From an engine that started, or couldn't; a harness or machine that failed teaches nothing."""
