@@ -93,6 +93,12 @@ class Helper:
             self.process.wait()
         self.process.stdout.close()
 
+    def kill(self) -> None:
+        """At once, from any thread: whoever waits for an answer gets HelperEnded. `end` still has to follow."""
+        if self.process.poll() is None:
+            with suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)
+
     def _exit_code(self) -> int | None:
         try:
             return self.process.wait(10)

@@ -25,6 +25,7 @@ _SCRIPT = Path(__file__).parent / "inside" / "validator.py"
 
 _PORT = 8000  # part of the command line; nothing is bound
 _MOST_LOST = 2
+_BUSY_S = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,8 +85,25 @@ class Validator:
         self.close()
 
     def close(self) -> None:
-        with self._lock:
+        """Waits for no answer, and for no import."""
+        if not self._lock.acquire(timeout=_BUSY_S):
+            if (helper := self._helper) is not None:
+                helper.kill()
+            self._lock.acquire()
+        try:
+            self.broken = self.broken or "it was closed"
             self._end(grace_s=5.0)
+        finally:
+            self._lock.release()
+
+    def start(self) -> None:
+        """Starts the process and waits until it has imported vLLM; what goes wrong is told by the first answer."""
+        with self._lock:
+            try:
+                self._ready()
+            except (HelperEnded, OSError) as error:
+                self._end(grace_s=0.0)
+                self.broken = f"vLLM can't be asked: {error}; see {self.log}"
 
     def validate(self, config: EngineConfig, *, model: str | None = None) -> Validity:
         """`model`: instead of the configuration's own, a folder with a config.json or a hub name (see
@@ -115,6 +133,15 @@ class Validator:
         """The answer, or why there is none. Raises HelperEnded, also for one that doesn't answer in time; OSError."""
         if self.broken is not None:
             return self.broken
+        helper = self._ready()
+        helper.send(question)
+        answer = helper.reply(self.answer_timeout_s)
+        if answer is None:
+            raise HelperEnded(f"no answer within {self.answer_timeout_s:.0f} s")
+        return answer
+
+    def _ready(self) -> Helper:
+        """The process, once it has imported vLLM. Raises as `_asked` does."""
         if self._helper is None:
             # A candidate's notices are of no interest, and the log would grow with each.
             environment = {
@@ -128,11 +155,7 @@ class Validator:
                 raise HelperEnded(f"importing vLLM took more than {self.import_timeout_s:.0f} s")
             self.import_s = float(ready["ready"])
             _log.info("asking vLLM itself about candidates; importing it took %.1f s", self.import_s)
-        self._helper.send(question)
-        answer = self._helper.reply(self.answer_timeout_s)
-        if answer is None:
-            raise HelperEnded(f"no answer within {self.answer_timeout_s:.0f} s")
-        return answer
+        return self._helper
 
     def _end(self, *, grace_s: float) -> None:
         helper, self._helper = self._helper, None

@@ -25,6 +25,7 @@ from ray import tune
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from autotune.engine.environment import read_environment
+from autotune.engine.gpus import all_gpus
 from autotune.errors import NoValidTrial
 from autotune.history.reading import read_trials
 from autotune.history.rundir import RunDir
@@ -175,8 +176,9 @@ def _tune(
 
 @contextmanager
 def _vetting(options: SearchOptions, run: RunDir, catalogue: Catalogue) -> Iterator[Vetting | None]:
-    """None for simulated engines, which vLLM has nothing to say about."""
-    if options.simulate:
+    """None for simulated engines, which vLLM has nothing to say about, and for a build for GPUs on a driver that has
+    none: it would judge by what isn't there."""
+    if options.simulate or (options.platform != "cpu" and not all_gpus()):
         yield None
         return
     with vetting(

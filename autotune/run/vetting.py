@@ -2,11 +2,16 @@
 
 Asking costs milliseconds once vLLM is imported, a failed start most of a minute. vLLM judges by the machine it is on,
 here the driver's; where it can't judge, or can't be asked, nothing is refused and the engine's own start decides.
+
+The question is put between two steps of running trials, which take a driver that is silent for 20 s for dead
+(`run.actor.SILENCE_S`). So vLLM is imported beside the search, nothing is asked before it is there, and an answer is
+waited for only briefly.
 """
 
 from __future__ import annotations
 
 import logging
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,21 +25,32 @@ from autotune.spec.config import EngineConfig
 
 log = logging.getLogger(__name__)
 
+_ANSWER_S = 4.0
 _SHOWN = 3
 _SENTENCE = 160
 
 
 @dataclass(slots=True, kw_only=True)
 class Vetting:
-    """`ask` never raises. Answers are remembered: a sampler comes back to what it was refused."""
+    """Answers are remembered: a sampler comes back to what it was refused. An `ask` that raises isn't asked again."""
 
     ask: Callable[[EngineConfig], Validity]
+    ready: Callable[[], bool] = lambda: True
+    """Whether asking won't keep anybody waiting."""
     _refused: dict[str, bool] = field(default_factory=dict)
     _reasons: Counter[str] = field(default_factory=Counter)
+    _gone: bool = False
 
     def refuses(self, config: EngineConfig) -> bool:
+        if self._gone or (config.key not in self._refused and not self.ready()):
+            return False
         if config.key not in self._refused:
-            answer = self.ask(config)
+            try:
+                answer = self.ask(config)
+            except Exception:  # the boundary to Ray's controller: whatever it is, no candidate is to blame
+                log.warning("candidates are launched without asking vLLM first", exc_info=True)
+                self._gone = True
+                return False
             self._refused[config.key] = isinstance(answer, Refused)
             if isinstance(answer, Refused):
                 reason = f"{answer.cause}: {answer.evidence[:_SENTENCE]}"
@@ -55,9 +71,13 @@ class Vetting:
 
 @contextmanager
 def vetting(python: Path, *, log_file: Path, env: dict[str, str], known_flags: frozenset[str]) -> Iterator[Vetting]:
-    """Asks a process of its own, which is started with the first question and ended here."""
-    with Validator(vllm_python=python, log=log_file, env=env, known_flags=known_flags) as vllm:
+    """Asks a process of its own, which imports vLLM meanwhile and is ended here."""
+    with Validator(
+        vllm_python=python, log=log_file, env=env, known_flags=known_flags, answer_timeout_s=_ANSWER_S
+    ) as vllm:
         told: list[str] = []
+        importing = threading.Thread(target=vllm.start, name="import-vllm", daemon=True)
+        importing.start()
 
         def ask(config: EngineConfig) -> Validity:
             try:
@@ -70,4 +90,4 @@ def vetting(python: Path, *, log_file: Path, env: dict[str, str], known_flags: f
                 log.warning("candidates are launched without asking vLLM first: %s", vllm.broken)
             return answer
 
-        yield Vetting(ask=ask)
+        yield Vetting(ask=ask, ready=lambda: not importing.is_alive())
