@@ -34,7 +34,7 @@ def mixed(tmp_path_factory: pytest.TempPathFactory) -> tuple[RunDir, Diary]:
     """Two GPUs, engines of one and of two of them."""
     of = problem(trials=TRIALS, sizes=(1, 2))
     run, diary = new_run(tmp_path_factory.mktemp("mixed") / "run", of), Diary()
-    assert run_search(of, options(gpus=2, time_scale=0.03), run=run, catalogue=NO_FLAGS, watch=diary) == "done"
+    assert run_search(of, options(gpus=2, time_scale=0.06), run=run, catalogue=NO_FLAGS, watch=diary) == "done"
     return run, diary
 
 
