@@ -132,11 +132,11 @@ def _regret(scale: Scale, loss: float) -> float:
 
 
 def _worse(case: Case, said: Row | None, default: Row) -> bool:
-    """A default that doesn't run is worse than anything that does."""
-    if default.cause is not None:
-        return False
+    """What doesn't run is worse than anything; a default that doesn't is worse than anything that does."""
     if said is None or said.cause is not None:
         return True
+    if default.cause is not None:
+        return False
     if default.meets(case) != said.meets(case):
         return default.meets(case)
     return said.losses(case)[0] > default.losses(case)[0]

@@ -26,6 +26,7 @@ from autotune.run.searcher import VtuneSearcher
 from autotune.run.task import TrialTask
 from autotune.search.candidates import Candidates, SamplerName
 from autotune.search.conclusion import conclude
+from autotune.search.confirmation import baseline_of
 from autotune.search.feasibility import Feasibility
 from autotune.search.study import Study
 from autotune.spec.capacity_learned import Memory
@@ -133,10 +134,11 @@ class _Tune:
                 happens()
             conclusion = conclude(self.ledger.records, self.problem.objectives, self.problem.slos)
             winner = conclusion.winner if conclusion else None
+            kept = baseline_of(self.ledger.records) or self.problem.space.default()
             return Run(
                 events=tuple(self.events),
                 took_s=self.now_s,
-                said=key_of(winner.config) if winner else key_of(self.problem.space.default()),
+                said=key_of(winner.config if winner else kept),
             )
         finally:
             shutil.rmtree(self.folder)
