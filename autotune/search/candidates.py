@@ -34,8 +34,8 @@ ASKS_FOR_SIZE = 8
 """Legal suggestions of another GPU count that are turned down for one of the wanted count."""
 ASKS_FOR_LIKELY = 6
 """Suggestions unlikely to start that are turned down before the nearest likely point is taken instead."""
-OTHER_SIZE = 0.6
-"""What a candidate of another GPU count than the wanted one is worth of itself: changing over idles GPUs."""
+OTHER_SIZE = 0.1
+"""What a candidate of another GPU count than the wanted one is worth of itself: a change drains GPUs and actors."""
 BOLD_SHARE = 0.02
 """Of the sampled suggestions, those that need not be so likely to start."""
 ENUMERABLE = 20_000
