@@ -7,11 +7,11 @@ does under load is `autotune.load.simulated`'s affair.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 
-from autotune.spec.config import EngineConfig, FlagValue
+from autotune.spec.config import EngineConfig, number_of
 from autotune.spec.endpoint import Endpoint
 from autotune.spec.graph_grid import largest_graph
 from autotune.spec.measurement import EngineSample, StartFacts
@@ -86,9 +86,9 @@ class SimulatedLauncher:
         ranks = config.gpus
         quantized = flags.get("quantization") not in (None, "none")
         weights = self.weights_gib / ranks * (0.55 if quantized else 1.0)
-        batched = _number(flags, "max-num-batched-tokens", 2048)
-        seqs = _number(flags, "max-num-seqs", 128)
-        length = _number(flags, "max-model-len", self.default_max_model_len)
+        batched = number_of(flags, "max-num-batched-tokens", 2048)
+        seqs = number_of(flags, "max-num-seqs", 128)
+        length = number_of(flags, "max-model-len", self.default_max_model_len)
         if flags.get("enable-chunked-prefill") is False and batched < length:
             return EngineFailure(
                 stage="config",
@@ -125,7 +125,7 @@ class SimulatedLauncher:
             + self.activation_gib_per_1k_tokens * batched / 1024 / ranks**0.5
             + self.sampler_gib_per_1k_seqs * seqs / 1024
         )
-        budget = self.gpu_gib * _number(flags, "gpu-memory-utilization", 0.9)
+        budget = self.gpu_gib * number_of(flags, "gpu-memory-utilization", 0.9)
         need = weights + peak + graphs
         if weights + peak > self.gpu_gib or need > budget:
             missing = need - budget
@@ -166,7 +166,7 @@ class SimulatedLauncher:
 
     def most_seqs(self, config: EngineConfig) -> int:
         """How many sequences can run at once before the engine dies of them."""
-        free_gib = self.gpu_gib * (1.0 - _number(config.flags, "gpu-memory-utilization", 0.9))
+        free_gib = self.gpu_gib * (1.0 - number_of(config.flags, "gpu-memory-utilization", 0.9))
         return int(max(0.0, free_gib) / self.unforeseen_gib_per_1k_seqs * 1024)
 
     def start_s(self, config: EngineConfig) -> float:
@@ -184,7 +184,7 @@ class SimulatedLauncher:
 
     def _graphs_s(self, config: EngineConfig) -> float:
         """By the sizes that are captured; `graphs_s` for all up to 256."""
-        seqs = int(_number(config.flags, "max-num-seqs", 128))
+        seqs = int(number_of(config.flags, "max-num-seqs", 128))
         return self.graphs_s * largest_graph(config.flags, max_num_seqs=seqs) / 256
 
 
@@ -209,12 +209,6 @@ class _Memory:
             evidence=f"out of memory with {self.died_with} sequences running, {self.most_seqs} fit",
             exit_code=1,
         )
-
-
-def _number(flags: Mapping[str, FlagValue], name: str, default: float) -> float:
-    """A flag as a number; `default` where it isn't given, is "auto" or the like."""
-    value = flags.get(name)
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else default
 
 
 def _wait(seconds: float, cancelled: Callable[[], bool]) -> bool:

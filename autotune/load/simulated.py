@@ -16,7 +16,7 @@ import heapq
 import itertools
 import time
 from collections import defaultdict, deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -24,7 +24,7 @@ import numpy as np
 from autotune.load.prefixes import PrefixCache
 from autotune.load.step_time import StepTime
 from autotune.load.traffic import PlannedRequest, plan
-from autotune.spec.config import FlagValue
+from autotune.spec.config import number_of
 from autotune.spec.endpoint import Endpoint
 from autotune.spec.measurement import LoadBlock, RequestRecord
 from autotune.spec.workload import ClosedLoop, Rung, Workload
@@ -84,11 +84,11 @@ class _Simulation:
         key = f"{seed}/{rung.name}/{endpoint.config.key}".encode()
         self.random = np.random.default_rng(int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "little"))
         self.noise, self.rung, self.bears = model.noise, rung, endpoint.bears
-        self.max_seqs = max(1, int(_number(flags, "max-num-seqs", 128)))
-        self.max_batched = max(1, int(_number(flags, "max-num-batched-tokens", 2048)))
+        self.max_seqs = max(1, int(number_of(flags, "max-num-seqs", 128)))
+        self.max_batched = max(1, int(number_of(flags, "max-num-batched-tokens", 2048)))
         self.chunked = flags.get("enable-chunked-prefill") is not False
-        self.chunk_tokens = int(_number(flags, "long-prefill-token-threshold", 0)) or self.max_batched
-        self.block_tokens = int(_number(flags, "block-size", _CACHE_BLOCK_TOKENS))
+        self.chunk_tokens = int(number_of(flags, "long-prefill-token-threshold", 0)) or self.max_batched
+        self.block_tokens = int(number_of(flags, "block-size", _CACHE_BLOCK_TOKENS))
         self.kv_tokens = endpoint.facts.kv_cache_tokens
         self.prefix_caching = flags.get("enable-prefix-caching") is not False
         self.step = model.step.under(flags, max_num_seqs=self.max_seqs)
@@ -337,8 +337,3 @@ class _Simulation:
             sending=sending,
             streamed_tokens=self.streamed,
         )
-
-
-def _number(flags: Mapping[str, FlagValue], name: str, default: float) -> float:
-    value = flags.get(name)
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else default

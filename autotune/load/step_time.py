@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.spec.config import FlagValue
+from autotune.spec.config import FlagValue, number_of
 from autotune.spec.graph_grid import largest_graph
 from autotune.spec.model import ModelShape
 
@@ -68,7 +68,7 @@ class StepTime:
 
     def under(self, flags: Mapping[str, FlagValue], *, max_num_seqs: int) -> Step:
         """The same under an engine's flags."""
-        ranks = _number(flags, "tensor-parallel-size", 1.0)
+        ranks = number_of(flags, "tensor-parallel-size", 1.0)
         quantized = flags.get("quantization") not in (None, "none")
         fp8_kv = str(flags.get("kv-cache-dtype") or "auto").startswith("fp8")
         hidden = self.hidden_by_async if flags.get("async-scheduling") is True else 0.0
@@ -104,8 +104,3 @@ class Step:
         if tokens > self.largest_graph:
             busy = np.maximum(busy, self.launch_s)
         return np.asarray(busy + self.host_s + self.host_s_per_sequence * sequences, dtype=np.float64)
-
-
-def _number(flags: Mapping[str, FlagValue], name: str, default: float) -> float:
-    value = flags.get(name)
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else default

@@ -21,7 +21,7 @@ from autotune.search.points import choose
 from autotune.search.telling import Told
 from autotune.spec.space import Point, SearchSpace
 
-STATES = {"complete": TrialState.COMPLETE, "pruned": TrialState.PRUNED, "fail": TrialState.FAIL}
+_STATES = {"complete": TrialState.COMPLETE, "pruned": TrialState.PRUNED, "fail": TrialState.FAIL}
 
 Drawn = Trial
 """A trial of Optuna's, for those who don't import it."""
@@ -72,4 +72,4 @@ def close(study: optuna.Study, trial: Trial, outcome: Told) -> None:
         trial.set_user_attr("why", outcome.why)
     for name, value in outcome.constraints.items():
         trial.set_constraint(name, value)
-    study.tell(trial, outcome.values or None, state=STATES[outcome.state])
+    study.tell(trial, outcome.values or None, state=_STATES[outcome.state])

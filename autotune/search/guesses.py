@@ -29,7 +29,7 @@ def guesses(
     """At most four, the most promising first, none twice. A flag that nothing here has a view on stays as in `start`
     (the default's point), or is the middle of its domain.
 
-    Raising memory utilization or shrinking the engine may be refused; then the nearest that isn't is taken.
+    One that is refused is tried with more GPUs before it is given up.
     """
     found: list[Point] = []
     for wanted in _wanted(workload):
@@ -68,13 +68,12 @@ def _wanted(workload: Workload) -> list[Wanted]:
             "max-num-seqs": max(8, at_once // 3),
             "max-num-batched-tokens": _TIGHT_BUDGET,
             "gpu-memory-utilization": 0.9,
-            "enable-prefix-caching": True,
         },
     ]
 
 
 def _eased(space: SearchSpace, point: Point) -> list[Point]:
-    """The same with more GPUs, step by step: what one GPU's memory refuses, two may hold."""
+    """The same with more GPUs, step by step."""
     eased: list[Point] = []
     for dimension in space.dimensions:
         if dimension.name == "tensor-parallel-size" and dimension.name in point and ordered(dimension):

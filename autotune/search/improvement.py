@@ -33,7 +33,10 @@ class Predicted:
     sign: int = 1
 
     def shortfall(self, level: float) -> Floats:
-        """E[(level - Y)+]: how far below the level the loss is expected to be, (n,)."""
+        """E[(level - Y)+]: how far below the level the loss is expected to be, (n,).
+
+        With the best so far as the level this is the expected improvement of one objective alone.
+        """
         mean, deviation = self.mean, self.deviation
         if not self.log:
             z = (level - mean) / deviation
@@ -49,11 +52,6 @@ class Predicted:
             return np.asarray(level + size, dtype=np.float64)
         z = (np.log(-level) - mean) / deviation
         return np.asarray(np.maximum(size * ndtr(deviation - z) + level * ndtr(-z), 0.0), dtype=np.float64)
-
-
-def expected_gain(predicted: Predicted, best: float) -> Floats:
-    """Of one objective alone: expected improvement on `best`, (n,)."""
-    return predicted.shortfall(best)
 
 
 def expected_volume(predicted: Sequence[Predicted], front: Sequence[tuple[float, ...]], reference: Floats) -> Floats:

@@ -72,13 +72,13 @@ class Known:
 
     def _keeps(self, slo: Slo) -> bool:
         value = self.values.get(slo.metric)
-        return value is not None and (value >= slo.limit if slo.at_least else value <= slo.limit)
+        return value is not None and slo.keeps(value)
 
     def losses(self, objectives: Sequence[Objective]) -> tuple[float, ...] | None:
         """Smaller is better; None when one is missing or the trial wasn't finished."""
         if not self.complete or any(objective.metric not in self.values for objective in objectives):
             return None
-        return tuple(-self.values[o.metric] if o.direction == "maximize" else self.values[o.metric] for o in objectives)
+        return tuple(objective.sign * self.values[objective.metric] for objective in objectives)
 
 
 def _values(measurement: Measurement, metrics: Sequence[str]) -> dict[str, float]:

@@ -13,7 +13,7 @@ import numpy as np
 
 from autotune.search.encoding import Floats
 from autotune.search.feasibility import Feasibility
-from autotune.search.improvement import expected_gain, expected_volume, thinned
+from autotune.search.improvement import expected_volume, thinned
 from autotune.search.known import Knowledge, Known
 from autotune.search.surrogate import Surrogate, kept, loss_of
 from autotune.spec.objective import Slo
@@ -53,10 +53,9 @@ class Proposer:
         chance = np.ones(len(points)) if feasibility is None else feasibility.probabilities(points)
         for slo in slos:
             chance = chance * kept(models.get(slo.metric), slo, x)
-        signs = [-1.0 if objective.direction == "maximize" else 1.0 for objective in objectives]
         ahead = knowledge.encoding.vectors(pending)
         losses, expected = (
-            np.stack([sign * models[o.metric].expected(at) for o, sign in zip(objectives, signs, strict=True)], axis=1)
+            np.stack([objective.sign * models[objective.metric].expected(at) for objective in objectives], axis=1)
             for at in (seen, ahead)
         )
         inside = np.array([self._keeps(known, slos, place, seen) for place, known in enumerate(ran)], dtype=bool)
@@ -66,7 +65,7 @@ class Proposer:
         losses = np.concatenate([losses[inside], expected])
         if len(objectives) == 1 or number % FIRST_ALONE_EVERY == 0:
             first = loss_of(models[objectives[0].metric], objectives[0], x)
-            gain = expected_gain(first, float(losses[:, 0].min()))
+            gain = first.shortfall(float(losses[:, 0].min()))
         else:
             predicted = [loss_of(models[objective.metric], objective, x) for objective in objectives]
             gain = expected_volume(predicted, [tuple(row) for row in losses.tolist()], _reference(losses))

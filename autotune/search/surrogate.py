@@ -117,8 +117,8 @@ class Surrogate:
 def loss_of(model: MetricModel, objective: Objective, x: Floats) -> Predicted:
     """The prediction turned so that smaller is better."""
     mean, deviation = model.predict(x)
-    sign = -1 if objective.direction == "maximize" else 1
-    return Predicted(mean=mean if model.log else sign * mean, deviation=deviation, log=model.log, sign=sign)
+    mean = mean if model.log else objective.sign * mean
+    return Predicted(mean=mean, deviation=deviation, log=model.log, sign=objective.sign)
 
 
 def kept(model: MetricModel | None, slo: Slo, x: Floats) -> Floats:

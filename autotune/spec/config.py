@@ -66,6 +66,12 @@ class EngineConfig:
         return words
 
 
+def number_of(flags: Mapping[str, FlagValue], name: str, default: float) -> float:
+    """A flag as a number; `default` where it isn't given, is "auto" or the like."""
+    value = flags.get(name)
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else default
+
+
 def _tree(dotted: Mapping[str, FlagValue]) -> dict[str, object]:
     """{"a.b": 1, "c": 2} -> {"a": {"b": 1}, "c": 2}."""
     root: dict[str, object] = {}

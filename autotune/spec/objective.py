@@ -16,12 +16,15 @@ class Objective:
     metric: str
     direction: Literal["maximize", "minimize"]
 
+    @property
+    def sign(self) -> int:
+        """What a value is multiplied by so that smaller is better."""
+        return -1 if self.direction == "maximize" else 1
+
     def loss(self, measurement: Measurement) -> float | None:
         """The value turned so that smaller is better; None when it wasn't measured."""
         value = measurement.value(self.metric)
-        if value is None:
-            return None
-        return -value if self.direction == "maximize" else value
+        return None if value is None else self.sign * value
 
     def gain(self, new: float, old: float) -> float:
         """Relative improvement of `new` over `old`; positive is better in either direction."""
@@ -42,6 +45,9 @@ class Slo:
         if value is None:
             return None
         return 1.0 - value / self.limit if self.at_least else value / self.limit - 1.0
+
+    def keeps(self, value: float) -> bool:
+        return value >= self.limit if self.at_least else value <= self.limit
 
 
 def meets(slos: Sequence[Slo], measurement: Measurement) -> bool:

@@ -4,7 +4,7 @@ Replayed, seeded, resumable.
 
     python -m benchmarks.search enumerate      the problems' tables, once (they are in the repository)
     python -m benchmarks.search                all methods, problems and seeds; goes on where it was stopped
-    python -m benchmarks.search --quick        5 minutes on 2 cores: few seeds, the main methods
+    python -m benchmarks.search --quick        few seeds, the main methods
 
 README.md beside this file says what is measured and how it is judged.
 """

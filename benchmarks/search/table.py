@@ -51,17 +51,11 @@ class Row:
 
     def losses(self, case: Case) -> tuple[float, ...]:
         """Smaller is better, per objective."""
-        return tuple(
-            -self.values[o.metric] if o.direction == "maximize" else self.values[o.metric]
-            for o in case.problem.objectives
-        )
+        return tuple(objective.sign * self.values[objective.metric] for objective in case.problem.objectives)
 
     def meets(self, case: Case) -> bool:
         """It ran and keeps every limit."""
-        return self.cause is None and all(
-            self.values[slo.metric] >= slo.limit if slo.at_least else self.values[slo.metric] <= slo.limit
-            for slo in case.problem.slos
-        )
+        return self.cause is None and all(slo.keeps(self.values[slo.metric]) for slo in case.problem.slos)
 
 
 def full_gpu_s(row: Row) -> float:

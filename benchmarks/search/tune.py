@@ -24,10 +24,9 @@ from autotune.run.recorder import Delivered
 from autotune.run.scheduler import DominanceScheduler
 from autotune.run.searcher import VtuneSearcher
 from autotune.run.task import TrialTask
-from autotune.search.candidates import Candidates, SamplerName
+from autotune.search.candidates import SamplerName
 from autotune.search.conclusion import conclude
 from autotune.search.confirmation import baseline_of
-from autotune.search.feasibility import Feasibility
 from autotune.search.study import Study
 from autotune.spec.capacity_learned import Memory
 from autotune.spec.measurement import StartFacts
@@ -60,13 +59,6 @@ class _Live:
     last: Look = field(default_factory=lambda: Look(at_s=0.0, measurement=None))
 
 
-class _Bold(Candidates):
-    """Suggests without asking whether an engine is likely to start."""
-
-    def _feasibility(self, number: int) -> Feasibility | None:  # noqa: ARG002 (as it is without)
-        return None
-
-
 class _Searcher(VtuneSearcher):
     def _keep(self, record: TrialRecord) -> None:
         """Parquet takes longer than all else here."""
@@ -97,7 +89,7 @@ class _Tune:
             run.journal, self.problem, sampler=parts.sampler, defaults=DEFAULTS, study_name=f"{case.name}-{seed}"
         )
         if not parts.feasibility:
-            study._candidates.__class__ = _Bold
+            study._candidates._feasibility = lambda _: None  # type: ignore[assignment, method-assign]
         memory = Memory(shape=shape_of(case.model), gpu_gib=case.gpu_gib, defaults=DEFAULTS) if parts.memory else None
         self.searcher = _Searcher(
             study=study,
