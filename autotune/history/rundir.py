@@ -27,10 +27,10 @@ class RunHeader:
     """Everything needed to say what a run was and to go on with it, the two YAML texts included.
 
     `options` are the command-line options that change what is done (`vllm_python`, `allow_quality_loss`,
-    `simulate`, ...). Times are Unix seconds. `elapsed_s`: wall seconds spent searching, all sessions together, up to
-    the last trial that ended. `devices`: what the newest session had (CPU: engine ranks); `offered_gpu_s`:
-    devices x wall seconds, all sessions together. None in runs of versions that didn't write them; `had_devices` and `had_gpu_s` are
-    then what follows from the rest.
+    `simulate`, ...). Times are Unix seconds. `elapsed_s`: wall seconds spent searching, all sessions together; while
+    one runs, up to the last trial that ended. `devices`: what the newest session had (CPU: engine ranks).
+    `offered_gpu_s`: devices x wall seconds, all sessions together. Versions that wrote neither left None; `had_devices`
+    and `had_gpu_s` are then what follows from the rest.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
