@@ -96,10 +96,10 @@ def engines_sentence(spending: Spending) -> str:
 
 
 def total_sentence(books: GpuBooks) -> str:
-    """ "1,529 GPU-seconds: 2 devices, 12 min 44 s"; what isn't known is called so."""
-    devices = "devices unknown" if books.devices is None else plural(books.devices, "device")
-    total = "GPU-seconds unknown" if books.total is None else f"{number(books.total)} GPU-seconds"
-    return f"{total}: {devices}, {duration(books.wall_s)}"
+    """ "1,529 GPU-seconds on 2 devices in 12 min 44 s"; what isn't known is called so."""
+    total = "unknown" if books.total is None else number(books.total)
+    devices = "an unknown number of devices" if books.devices is None else plural(books.devices, "device")
+    return f"{total} GPU-seconds on {devices} in {duration(books.wall_s)}"
 
 
 def gpu_seconds(books: GpuBooks, use: Use) -> str:

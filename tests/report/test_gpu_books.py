@@ -224,7 +224,7 @@ def test_where_no_engine_started_there_is_no_mean_start() -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        "200 GPU-seconds: 2 devices, 1 min 40 s. 3 engine starts, 3 s on average; 1 trial reused a running engine.",
+        "200 GPU-seconds on 2 devices in 1 min 40 s. 3 engine starts, 3 s on average; 1 trial reused a running engine.",
         "| warm-up | 1 | 0.5 % |",
         "| idle | 149.5 | 74.8 % |",
         "| dead | 13.50 | 6.8 % |",
@@ -243,5 +243,5 @@ def test_the_report_calls_an_older_runs_idle_time_unknown(tmp_path: Path) -> Non
     )
     RunDir(run).update(elapsed_s=600.0)
     page = markdown(read_study(run))
-    assert "GPU-seconds unknown: devices unknown, 10 min." in page
+    assert "unknown GPU-seconds on an unknown number of devices in 10 min." in page
     assert "| start | 2 | - |" in page and "| idle | unknown | - |" in page
