@@ -149,7 +149,7 @@ def spending_form(study: Study) -> dict[str, Any]:
     return {
         "devices": books.devices,
         "wall_s": books.wall_s,
-        "offered": finite(books.total),
+        "offered": finite(books.total_gpu_s),
         "split": {use: finite(gpu_s) for use, gpu_s in books.split.items()},
         "shares": {use: finite(books.share(use)) for use in books.split},
         "total": spending.total_gpu_s,

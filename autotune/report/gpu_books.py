@@ -27,38 +27,38 @@ class GpuBooks:
     """GPU-seconds of all sessions, up to the last trial that ended.
 
     `dead`: attempts that left no measurement, from their beginning to their end (failed starts, all that is Broken or
-    Invalid). `idle`: devices without a trial, engines that stop, and what a trial did between its start, its warm-up
-    and its load; in a run that goes on or was killed, also trials that haven't ended. None = not known: an earlier
+    Invalid). `idle`: devices without a trial, engines that stop, and what a trial did besides starting, warming up
+    and load; in a run that goes on or was killed, also trials that haven't ended. None = not known: an earlier
     version's run that doesn't say how many devices it had, or simulated engines, whose seconds aren't those of a clock.
     `devices`: of the newest session; `wall_s`: of all.
     """
 
     devices: int | None
     wall_s: float
-    start: float
-    warm_up: float
-    load: float
-    idle: float | None
-    dead: float
+    start_gpu_s: float
+    warm_up_gpu_s: float
+    load_gpu_s: float
+    idle_gpu_s: float | None
+    dead_gpu_s: float
 
     @property
     def split(self) -> Mapping[Use, float | None]:
         return {
-            "start": self.start,
-            "warm_up": self.warm_up,
-            "load": self.load,
-            "idle": self.idle,
-            "dead": self.dead,
+            "start": self.start_gpu_s,
+            "warm_up": self.warm_up_gpu_s,
+            "load": self.load_gpu_s,
+            "idle": self.idle_gpu_s,
+            "dead": self.dead_gpu_s,
         }
 
     @property
-    def total(self) -> float | None:
-        """Devices x wall seconds, which the five parts add up to; None where `idle` is."""
+    def total_gpu_s(self) -> float | None:
+        """Devices x wall seconds, which the five parts add up to; None where `idle` isn't known."""
         parts = [gpu_s for gpu_s in self.split.values() if gpu_s is not None]
-        return None if self.idle is None else math.fsum(parts)
+        return None if self.idle_gpu_s is None else math.fsum(parts)
 
     def share(self, use: Use) -> float | None:
-        total, gpu_s = self.total, self.split[use]
+        total, gpu_s = self.total_gpu_s, self.split[use]
         return gpu_s / total if total and gpu_s is not None else None
 
 
@@ -78,12 +78,12 @@ def gpu_books(records: Iterable[TrialRecord], header: RunHeader) -> GpuBooks:
     return GpuBooks(
         devices=header.had_devices,
         wall_s=header.elapsed_s,
-        start=math.fsum(start),
-        warm_up=math.fsum(warm_up),
-        load=math.fsum(load),
+        start_gpu_s=math.fsum(start),
+        warm_up_gpu_s=math.fsum(warm_up),
+        load_gpu_s=math.fsum(load),
         # More than there was: then the header doesn't tell of all that the records do, and nothing follows from it.
-        idle=None if spare is None or spare < -_TOLERANCE_GPU_S else max(0.0, spare),
-        dead=math.fsum(dead),
+        idle_gpu_s=None if spare is None or spare < -_TOLERANCE_GPU_S else max(0.0, spare),
+        dead_gpu_s=math.fsum(dead),
     )
 
 
@@ -97,7 +97,7 @@ def engines_sentence(spending: Spending) -> str:
 
 def total_sentence(books: GpuBooks) -> str:
     """ "1,529 GPU-seconds on 2 devices in 12 min 44 s"; what isn't known is called so."""
-    total = "unknown" if books.total is None else number(books.total)
+    total = "unknown" if books.total_gpu_s is None else number(books.total_gpu_s)
     devices = "an unknown number of devices" if books.devices is None else plural(books.devices, "device")
     return f"{total} GPU-seconds on {devices} in {duration(books.wall_s)}"
 

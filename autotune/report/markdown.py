@@ -270,7 +270,7 @@ def _books(study: Study) -> Iterator[str]:
     yield from _table(["", "GPU-seconds", "share"], rows)
     yield (
         "Dead is what attempts took that left no measurement; idle are devices without a trial, engines that stop, and "
-        "what a trial does between its start, its warm-up and its load."
+        "what a trial does besides starting, warming up and load."
     )
     yield ""
     by_verdict = ", ".join(f"{number(gpu_s)} {verdict}" for verdict, gpu_s in spending.by_verdict.items())

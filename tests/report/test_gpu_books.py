@@ -53,13 +53,13 @@ def test_what_no_trial_booked_is_idle() -> None:
 
 
 def test_a_device_beside_the_trial_is_idle() -> None:
-    assert books_of(DEFAULT, devices=2).idle == pytest.approx(200.0 - 13.0)
+    assert books_of(DEFAULT, devices=2).idle_gpu_s == pytest.approx(200.0 - 13.0)
 
 
 def test_an_engine_of_two_gpus_takes_two_gpu_seconds_a_second() -> None:
     wide = measured(1, 1000.0, 50.0, {"tensor-parallel-size": 2})
     books = books_of(wide, devices=2)
-    assert (books.start, books.warm_up, books.load, books.idle) == (4.0, 2.0, 20.0, 174.0)
+    assert (books.start_gpu_s, books.warm_up_gpu_s, books.load_gpu_s, books.idle_gpu_s) == (4.0, 2.0, 20.0, 174.0)
 
 
 def test_what_a_trial_did_without_booking_it_is_idle() -> None:
@@ -83,7 +83,7 @@ def test_an_attempt_without_a_measurement_is_dead_from_its_beginning_to_its_end(
 
 def test_a_failed_start_is_dead() -> None:
     failed = replace(record(1, Infeasible(cause="oom", evidence="e"), {"a": 1}), books=Books(dead_s=13.5))
-    assert books_of(failed).dead == pytest.approx(13.5)
+    assert books_of(failed).dead_gpu_s == pytest.approx(13.5)
 
 
 @pytest.mark.parametrize(
@@ -94,12 +94,12 @@ def test_a_failed_start_is_dead() -> None:
     ],
 )
 def test_a_trial_that_was_measured_before_it_was_stopped_or_died_is_not_dead(kept: TrialRecord) -> None:
-    assert (books_of(kept).dead, books_of(kept).load) == (0.0, 10.0)
+    assert (books_of(kept).dead_gpu_s, books_of(kept).load_gpu_s) == (0.0, 10.0)
 
 
 def test_every_attempt_counts() -> None:
     again = [record(0, Broken(error="lost"), role="default"), replace(DEFAULT, attempt=2, started_at=1_020.0)]
-    assert (books_of(*again).dead, books_of(*again).load) == (13.5, 10.0)
+    assert (books_of(*again).dead_gpu_s, books_of(*again).load_gpu_s) == (13.5, 10.0)
 
 
 # ---------------------------------------------------------------- they add up
@@ -144,8 +144,8 @@ def test_no_part_is_negative_and_they_add_up_to_devices_times_wall_seconds(
     books = books_of(*records, devices=devices, wall_s=wall_s)
     parts = [gpu_s for gpu_s in books.split.values() if gpu_s is not None]
     assert len(parts) == 5 and min(parts) >= 0
-    assert books.total == math.fsum(parts)
-    assert books.total == pytest.approx(devices * wall_s, rel=1e-9, abs=1e-6)
+    assert books.total_gpu_s == math.fsum(parts)
+    assert books.total_gpu_s == pytest.approx(devices * wall_s, rel=1e-9, abs=1e-6)
 
 
 @given(searches(), st.floats(min_value=0.0, max_value=1e5))
@@ -154,11 +154,11 @@ def test_where_trials_booked_more_than_there_was_idle_is_unknown_and_never_negat
 ) -> None:
     records, devices, _ = search
     books = books_of(*records, devices=devices, wall_s=wall_s)
-    booked = books.start + books.warm_up + books.load + books.dead
+    booked = books.start_gpu_s + books.warm_up_gpu_s + books.load_gpu_s + books.dead_gpu_s
     if booked > devices * wall_s + 1:
-        assert books.idle is None and books.total is None and books.share("load") is None
+        assert books.idle_gpu_s is None and books.total_gpu_s is None and books.share("load") is None
     elif booked < devices * wall_s - 1:
-        assert books.idle == pytest.approx(devices * wall_s - booked)
+        assert books.idle_gpu_s == pytest.approx(devices * wall_s - booked)
 
 
 # ---------------------------------------------------------------- how many devices there were
@@ -167,12 +167,12 @@ def test_where_trials_booked_more_than_there_was_idle_is_unknown_and_never_negat
 def test_sessions_with_different_devices_offer_what_each_had() -> None:
     """60 s with one device, then 40 s with four."""
     books = gpu_books([DEFAULT], header(devices=4, offered_gpu_s=60.0 + 4 * 40.0))
-    assert (books.devices, books.total, books.wall_s) == (4, 220.0, 100.0)
+    assert (books.devices, books.total_gpu_s, books.wall_s) == (4, 220.0, 100.0)
 
 
 def test_an_older_run_on_one_machines_gpus_is_known_by_its_options() -> None:
     books = gpu_books([DEFAULT], header(options={"devices": 2}))
-    assert (books.devices, books.idle) == (2, 187.0)
+    assert (books.devices, books.idle_gpu_s) == (2, 187.0)
 
 
 @pytest.mark.parametrize(
@@ -185,7 +185,7 @@ def test_an_older_run_on_one_machines_gpus_is_known_by_its_options() -> None:
 )
 def test_what_can_not_be_known_is_missing_and_not_0(unknown: dict[str, object]) -> None:
     books = gpu_books([DEFAULT], header(**unknown))
-    assert (books.idle, books.total, books.share("start"), books.load) == (None, None, None, 10.0)
+    assert (books.idle_gpu_s, books.total_gpu_s, books.share("start"), books.load_gpu_s) == (None, None, None, 10.0)
 
 
 # ---------------------------------------------------------------- as it is shown
