@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory, gettempdir
 
 import psutil
 
-from autotune.engine import api, gpus
+from autotune.engine import api, gpus, live
 from autotune.engine.command import (
     Platform,
     engine_arguments,
@@ -64,6 +64,8 @@ class VllmLauncher:
     known_flags: Collection[str] | None = None
     inherited: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
     extra_env: Mapping[str, str] = field(default_factory=dict)
+    live: bool = False
+    """Whether engines get the plugin for live settings (`engine.live`); plain `vllm serve` has none."""
     also_watched: tuple[int, ...] = ()
     start_timeout_s: float = 3600.0
     silent_s: float = 300.0
@@ -90,6 +92,8 @@ class VllmLauncher:
         with ExitStack() as stack:
             port = stack.enter_context(held_port())
             arguments = engine_arguments(config, port=port, known_flags=self.known_flags)
+            if self.live:
+                arguments += live.ARGUMENTS
             env = engine_environment(
                 config,
                 devices,
@@ -104,6 +108,8 @@ class VllmLauncher:
             # vLLM leaves sockets and rendezvous files in its temporary folder at every start.
             temporary = Path(stack.enter_context(TemporaryDirectory(prefix="vtune-", ignore_cleanup_errors=True)))
             env |= {"TMPDIR": str(temporary), "VLLM_API_KEY": api_key, MARK: mark}
+            if self.live:
+                env |= live.inject(temporary, env)
             guard = stack.enter_context(
                 guarding(mark, log=folder / "guard.log", folder=temporary, also=self.also_watched)
             )
@@ -134,6 +140,7 @@ class VllmLauncher:
                 facts=replace(read_facts(startup.text()), metric_names=_metric_names(port)),
                 scrape=lambda: self._scrape(port, devices, startup),
                 failure=lambda: self._failure_of(process, startup),
+                retune=live.LiveSettings(port=port, api_key=api_key).retune if self.live else None,
             )
 
     def _start(
