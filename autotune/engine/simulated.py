@@ -78,6 +78,7 @@ class SimulatedLauncher:
             scrape=_scrape,
             failure=memory.failure,
             bears=memory.bears,
+            retune=lambda _settings: None,  # the load looks at the endpoint's configuration
         )
 
     def outcome(self, config: EngineConfig) -> StartFacts | EngineFailure:

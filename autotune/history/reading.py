@@ -72,13 +72,12 @@ def _frame(run: RunDir, name: str, schema: pa.Schema, key: list[str]) -> pd.Data
 
 
 def _record(row: dict[str, Any], measurements: tuple[Measurement, ...]) -> TrialRecord:
-    config = json.loads(row["config"])
     return TrialRecord(
         trial=row["trial"],
         attempt=row["attempt"],
         role=row["role"],
         verdict=_verdict(row),
-        config=EngineConfig(model=config["model"], flags=config["flags"], env=config["env"]),
+        config=_config(row["config"]),
         point=json.loads(row["point"]),
         seed=row["seed"],
         workload=row["workload"],
@@ -99,7 +98,13 @@ def _record(row: dict[str, Any], measurements: tuple[Measurement, ...]) -> Trial
         started_at=row["started_at"],
         ended_at=row["ended_at"],
         versions=json.loads(row["versions"]),
+        launched=_config(row["launched"]) if row["launched"] else None,
     )
+
+
+def _config(text: str) -> EngineConfig:
+    form = json.loads(text)
+    return EngineConfig(model=form["model"], flags=form["flags"], env=form["env"])
 
 
 def _verdict(row: dict[str, Any]) -> Verdict:

@@ -40,6 +40,8 @@ class TrialRecord:
     started_at: float
     ended_at: float
     versions: Mapping[str, str] = field(default_factory=dict)
+    launched: EngineConfig | None = None
+    """What the engine's process was started with, where that isn't `config`: `facts` and `argv` are that engine's."""
 
     @property
     def gpu_s(self) -> float:

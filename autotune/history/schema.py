@@ -156,6 +156,7 @@ TRIAL_COLUMNS: tuple[Column, ...] = (
     Column(name="devices", type=pa.list_(pa.string()), meaning="identifiers of the devices"),
     _text("node", "machine that ran the trial"),
     _truth("engine_reused", "whether the engine of an earlier trial was used again"),
+    _text("launched", "configuration the engine was started with, where live settings made the difference", "JSON"),
     _real("started_at", "when the trial began, Unix time", "s"),
     _real("ended_at", "when the trial ended, Unix time", "s"),
     *FACTS,

@@ -20,6 +20,7 @@ from autotune.history.parts import to_bytes, write_part
 from autotune.history.record import TrialRecord
 from autotune.history.rundir import RunDir
 from autotune.history.schema import ENVIRONMENT, REQUESTS, RUNGS, TRIALS
+from autotune.spec.config import EngineConfig
 from autotune.spec.measurement import METRICS, Measurement, RequestRecord
 from autotune.spec.verdict import Broken, Dominated, Infeasible, Invalid, Measured, Verdict, verdict_name
 
@@ -101,11 +102,10 @@ def trial_row(record: TrialRecord) -> dict[str, Any]:
     row |= {
         "verdict": verdict_name(record.verdict),
         "flags": _json(dict(record.config.flags)),
-        "config": _json(
-            {"model": record.config.model, "flags": dict(record.config.flags), "env": dict(record.config.env)}
-        ),
+        "config": _config(record.config),
         "point": _json(dict(record.point)),
         "argv": _json(list(record.argv)),
+        "launched": None if record.launched is None else _config(record.launched),
         "versions": _json(dict(record.versions)),
         "devices": list(record.devices),
         "started_at": record.started_at,
@@ -118,6 +118,10 @@ def trial_row(record: TrialRecord) -> dict[str, Any]:
     if measurement is not None:
         row |= {"reference_rung": measurement.rung, **_measurement_row(measurement)}
     return row
+
+
+def _config(config: EngineConfig) -> str:
+    return _json({"model": config.model, "flags": dict(config.flags), "env": dict(config.env)})
 
 
 def _verdict_row(verdict: Verdict) -> dict[str, Any]:

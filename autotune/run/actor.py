@@ -26,8 +26,9 @@ from autotune.history.tables import requests_table, to_bytes
 from autotune.run.engines import EngineKit
 from autotune.run.recorder import MAX_LOG_BYTES, Delivered
 from autotune.run.task import TrialTask
+from autotune.spec.config import EngineConfig
 from autotune.spec.objective import Slo
-from autotune.spec.verdict import Books, Broken
+from autotune.spec.verdict import Books, Broken, Infeasible
 from autotune.spec.workload import Workload
 from autotune.trial.climb import Outcome, Snapshot, climb
 
@@ -65,6 +66,7 @@ class TrialActor(tune.Trainable):  # type: ignore[misc]  # ray has no types
 
     def _begin(self, task: TrialTask) -> None:
         self._task = task
+        self._engine_before = self._engines.log_name
         self._snapshots: queue.SimpleQueue[Snapshot] = queue.SimpleQueue()
         self._latest: Snapshot = Snapshot(stage="starting")
         self._outcome: Outcome | None = None
@@ -126,7 +128,7 @@ class TrialActor(tune.Trainable):  # type: ignore[misc]  # ray has no types
                 slos=context.slos,
                 seed=task.seed,
                 devices=self._devices,
-                launcher=self._engines.launcher,
+                launcher=self._engines.launcher(task.engine),
                 loader=self._engines.loader,
                 clock=self._engines.clock,
                 cancelled=self._given_up,
@@ -135,7 +137,7 @@ class TrialActor(tune.Trainable):  # type: ignore[misc]  # ray has no types
             while True:
                 self._snapshots.put(next(story))
         except StopIteration as end:
-            self._outcome = end.value
+            self._outcome = blameless(end.value, task.config)
         except Exception as error:  # the boundary: whatever it is, it is ours, and no evidence about the configuration
             log.exception("trial %s broke", task.name)
             self._outcome = Outcome(
@@ -165,7 +167,9 @@ class TrialActor(tune.Trainable):  # type: ignore[misc]  # ray has no types
             started_at=self._started_at,
             ended_at=time.time(),
             versions={**self._engines.versions, "host": os.uname().nodename},
-            files=self._files(task.name),
+            actor=self._actor,
+            holds=self._engines.holds,
+            files=self._files(task.name, outcome),
             requests=[
                 to_bytes(requests_table(task.trial, task.attempt, rung.rung, rung.records)) for rung in outcome.requests
             ],
@@ -173,11 +177,27 @@ class TrialActor(tune.Trainable):  # type: ignore[misc]  # ray has no types
         ray.get(self._context.recorder.deliver.remote(task.trial, task.attempt, delivered))
         self._delivered = True
 
-    def _files(self, name: str) -> dict[str, bytes]:
-        folder = self._logs / name
+    def _files(self, name: str, outcome: Outcome) -> dict[str, bytes]:
+        """What the trial's engine has written so far, also where it is an earlier trial's. Folders of engines that have
+        ended go."""
+        source = self._engine_before if outcome.reused else name
+        folder = self._logs / (source or name)
         found = {file.name: _tail(file) for file in folder.glob("*") if file.is_file()} if folder.is_dir() else {}
-        shutil.rmtree(folder, ignore_errors=True)
+        for other in self._logs.iterdir():
+            if other.is_dir() and other.name != self._engines.log_name:
+                shutil.rmtree(other, ignore_errors=True)
         return found
+
+
+def blameless(outcome: Outcome, config: EngineConfig) -> Outcome:
+    """An engine that was started for several configurations and died says nothing about the one that ran at the end:
+    that one is tried again in an engine of its own."""
+    shared = outcome.reused or (outcome.launched is not None and outcome.launched.flags != config.flags)
+    if not (shared and isinstance(outcome.verdict, Infeasible)):
+        return outcome
+    verdict = outcome.verdict
+    error = f"{verdict.cause} in an engine that was started for other configurations too: {verdict.evidence}"
+    return replace(outcome, verdict=Broken(error=error, cause="infra.shared_engine"))
 
 
 def _tail(file: Path) -> bytes:

@@ -9,16 +9,19 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Literal
 
 from autotune.engine.environment import vllm_versions
 from autotune.engine.fork_server import ForkServer
 from autotune.engine.model_files import resolve_model
+from autotune.engine.reuse import ReusingLauncher
 from autotune.engine.simulated import SimulatedLauncher
 from autotune.engine.vllm import VllmLauncher
 from autotune.load.http import HttpLoader
 from autotune.load.simulated import SimulatedLoader
 from autotune.run.options import SearchOptions
 from autotune.spec.config import EngineConfig
+from autotune.spec.live import LiveSplit
 from autotune.trial.seams import Launcher, Loader
 
 log = logging.getLogger(__name__)
@@ -30,6 +33,8 @@ class EngineKit:
 
     options: SearchOptions
     known_flags: frozenset[str] = frozenset()
+    split: LiveSplit | None = None
+    """None: every trial starts an engine of its own."""
 
     def devices(self, gpu_ids: Sequence[str]) -> tuple[str, ...]:
         """What Ray gave this actor. A CPU engine's device is the machine itself."""
@@ -39,8 +44,10 @@ class EngineKit:
         """`watched`: processes of this host whose death ends the engines, whatever Ray does (the driver)."""
         if self.options.simulate:
             scale = self.options.time_scale
+            simulated = SimulatedLauncher(time_scale=scale)
             return Engines(
-                launcher=SimulatedLauncher(time_scale=scale),
+                plain=simulated,
+                reusing=ReusingLauncher(start=simulated, split=self.split) if self.split else None,
                 loader=SimulatedLoader(time_scale=scale),
                 clock=lambda: 0.0,  # simulated seconds come with the endpoint and the blocks
                 versions={"vllm": "simulated"},
@@ -59,7 +66,8 @@ class EngineKit:
             also_watched=watched,
         )
         return Engines(
-            launcher=launcher,
+            plain=launcher,
+            reusing=ReusingLauncher(start=replace(launcher, live=True), split=self.split) if self.split else None,
             loader=HttpLoader(),
             clock=time.monotonic,
             versions=vllm_versions(python),
@@ -70,13 +78,14 @@ class EngineKit:
 
 @dataclass(slots=True, kw_only=True)
 class Engines:
-    """Opened on a node; keeps what outlives a trial (the fork server)."""
+    """Opened on a node; keeps what outlives a trial (the fork server, and with `reusing` an engine)."""
 
-    launcher: Launcher
+    plain: Launcher
     loader: Loader
     clock: Callable[[], float]
     versions: dict[str, str]
     python: Path
+    reusing: ReusingLauncher | None = None
     resolves: bool = True
     on_close: Callable[[], None] | None = None
     _models: dict[str, str] = field(default_factory=dict)
@@ -89,6 +98,31 @@ class Engines:
             self._models[config.model] = resolve_model(config.model, self.python)
         return replace(config, model=self._models[config.model])
 
+    def launcher(self, engine: Literal["shared", "own", "plain"]) -> Launcher:
+        """For a trial's task. An engine that is in the way of a plain one is ended first."""
+        match self.reusing, engine:
+            case None, _:
+                return self.plain
+            case reusing, "shared":
+                return reusing
+            case reusing, "own":
+                return reusing.own
+            case reusing, _:
+                reusing.close()
+                return self.plain
+
+    @property
+    def holds(self) -> EngineConfig | None:
+        """What the engine that is kept between trials was started with."""
+        return self.reusing.holds if self.reusing else None
+
+    @property
+    def log_name(self) -> str | None:
+        """The log folder of the engine that is kept."""
+        return self.reusing.log_name if self.reusing else None
+
     def close(self) -> None:
+        if self.reusing is not None:
+            self.reusing.close()
         if self.on_close is not None:
             self.on_close()

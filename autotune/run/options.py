@@ -26,6 +26,8 @@ class SearchOptions:
     max_attempts: int = 3
     confirm: bool = True
     """Whether the search ends by measuring its finalists and the baseline again."""
+    reuse: bool = True
+    """Whether an engine serves several trials where only its live settings differ."""
     simulate: bool = False
     simulated_gpus: int = 1
     time_scale: float = 0.0

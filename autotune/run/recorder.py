@@ -10,6 +10,7 @@ from pathlib import Path
 
 from autotune.history.rundir import RunDir
 from autotune.history.tables import append_requests
+from autotune.spec.config import EngineConfig
 from autotune.trial.climb import Outcome
 
 MAX_LOG_BYTES = 8 * 2**20
@@ -37,9 +38,10 @@ class Recorder:
 
 
 class Delivered:
-    """An outcome with what belongs on disk beside it. `files`: name -> content, cut to `MAX_LOG_BYTES`."""
+    """An outcome with what belongs on disk beside it. `files`: name -> content, cut to `MAX_LOG_BYTES`. `actor`: the Ray
+    actor that ran the trial; `holds`: what the engine that it keeps was started with."""
 
-    __slots__ = ("ended_at", "files", "node", "outcome", "requests", "started_at", "versions")
+    __slots__ = ("actor", "ended_at", "files", "holds", "node", "outcome", "requests", "started_at", "versions")
 
     def __init__(
         self,
@@ -49,11 +51,14 @@ class Delivered:
         started_at: float,
         ended_at: float,
         versions: dict[str, str],
+        actor: str = "",
+        holds: EngineConfig | None = None,
         files: dict[str, bytes] | None = None,
         requests: list[bytes] | None = None,
     ) -> None:
         self.outcome, self.node, self.versions = outcome, node, versions
         self.started_at, self.ended_at = started_at, ended_at
+        self.actor, self.holds = actor, holds
         self.files, self.requests = files or {}, requests or []
 
     def without_bulk(self) -> Delivered:
@@ -63,4 +68,6 @@ class Delivered:
             started_at=self.started_at,
             ended_at=self.ended_at,
             versions=self.versions,
+            actor=self.actor,
+            holds=self.holds,
         )

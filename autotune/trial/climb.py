@@ -49,7 +49,8 @@ class RungRequests:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What a trial leaves behind. `verdict` None: it was cut short by its caller, who knows why."""
+    """What a trial leaves behind. `verdict` None: it was cut short by its caller, who knows why. `facts` are of what the
+    engine was started with (`launched`)."""
 
     verdict: Verdict | None
     books: Books
@@ -58,6 +59,10 @@ class Outcome:
     facts: StartFacts = field(default_factory=StartFacts)
     argv: tuple[str, ...] = ()
     devices: tuple[str, ...] = ()
+    launched: EngineConfig | None = None
+    """What the engine's process was started with, where that may be more than the candidate asks for."""
+    reused: bool = False
+    """Whether it was a running engine that only changed its live settings."""
 
 
 def climb(
@@ -89,14 +94,14 @@ def climb(
                 climber.verdict = None if cancelled() else failed(started)
                 climber.books = replace(climber.books, dead_s=max(clock() - began, started.after_s))
             case Endpoint():
-                climber.books = replace(climber.books, start_s=started.start_s)
+                climber.books = started.ahead + Books(start_s=started.start_s)
                 yield from climber.apply_load(started, cancelled)
                 if stress and isinstance(climber.verdict, Measured):
                     yield from climber.apply_stress(started, cancelled, measured=climber.verdict)
                 yield Snapshot(stage="stopping")
                 stopping = clock()
     if isinstance(started, Endpoint):
-        climber.books = replace(climber.books, stop_s=clock() - stopping)
+        climber.books += Books(stop_s=clock() - stopping)
     return Outcome(
         verdict=climber.verdict,
         books=climber.books,
@@ -105,6 +110,8 @@ def climb(
         facts=started.facts if isinstance(started, Endpoint) else StartFacts(),
         argv=started.argv if isinstance(started, Endpoint) else tuple(config.argv()),
         devices=tuple(devices),
+        launched=started.launched if isinstance(started, Endpoint) else None,
+        reused=isinstance(started, Endpoint) and started.reused,
     )
 
 
