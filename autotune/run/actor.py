@@ -126,7 +126,7 @@ class TrialActor(tune.Trainable):  # type: ignore[misc]  # ray has no types
                 slos=context.slos,
                 seed=task.seed,
                 devices=self._devices,
-                launcher=self._engines.launcher,
+                launcher=self._engines.plain_launcher if task.plain else self._engines.launcher,
                 loader=self._engines.loader,
                 clock=self._engines.clock,
                 cancelled=self._given_up,

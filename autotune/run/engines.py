@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from autotune.engine.compile_cache import CompileCache, cache_root
 from autotune.engine.environment import vllm_versions
 from autotune.engine.fork_server import ForkServer
 from autotune.engine.model_files import resolve_model
@@ -39,8 +40,10 @@ class EngineKit:
         """`watched`: processes of this host whose death ends the engines, whatever Ray does (the driver)."""
         if self.options.simulate:
             scale = self.options.time_scale
+            simulated = SimulatedLauncher(time_scale=scale)
             return Engines(
-                launcher=SimulatedLauncher(time_scale=scale),
+                launcher=simulated,
+                plain_launcher=simulated,
                 loader=SimulatedLoader(time_scale=scale),
                 clock=lambda: 0.0,  # simulated seconds come with the endpoint and the blocks
                 versions={"vllm": "simulated"},
@@ -49,20 +52,25 @@ class EngineKit:
             )
         python = self.options.vllm_python or Path(sys.executable)
         on_cpu = self.options.platform == "cpu"
-        server = ForkServer(vllm_python=python, log=logs / "fork-server.log", env=dict(os.environ)) if on_cpu else None
+        server = None
+        if self.options.fork:  # Ray's CUDA_VISIBLE_DEVICES is in the environment: it sees the GPUs of its engines
+            server = ForkServer(vllm_python=python, log=logs / "fork-server.log", env=dict(os.environ))
+        versions = vllm_versions(python)
         launcher = VllmLauncher(
             vllm_python=python,
             logs=logs,
             platform="cpu" if on_cpu else "cuda",
             fork_server=server,
+            compile_cache=CompileCache(root=cache_root(), vllm=versions["vllm"], torch=versions.get("torch", "")),
             known_flags=self.known_flags or None,
             also_watched=watched,
         )
         return Engines(
             launcher=launcher,
+            plain_launcher=launcher.plain(),
             loader=HttpLoader(),
             clock=time.monotonic,
-            versions=vllm_versions(python),
+            versions=versions,
             python=python,
             on_close=server.close if server else None,
         )
@@ -73,6 +81,8 @@ class Engines:
     """Opened on a node; keeps what outlives a trial (the fork server)."""
 
     launcher: Launcher
+    plain_launcher: Launcher
+    """Of engines as they will be in use; a confirmation measures these."""
     loader: Loader
     clock: Callable[[], float]
     versions: dict[str, str]

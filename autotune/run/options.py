@@ -26,6 +26,9 @@ class SearchOptions:
     max_attempts: int = 3
     confirm: bool = True
     """Whether the search ends by measuring its finalists and the baseline again."""
+    fork: bool = True
+    """Whether engines are forked from a process that has imported vLLM, where that works; those of a confirmation on
+    GPUs never are."""
     simulate: bool = False
     simulated_gpus: int = 1
     time_scale: float = 0.0

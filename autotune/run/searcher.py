@@ -178,6 +178,7 @@ class VtuneSearcher(Searcher):  # type: ignore[misc]  # ray has no types
             config=suggestion.config,
             seed=self._ledger.problem.seed * 1_000_003 + traffic * 101 + attempt,
             stress=self._is_last_confirmation(suggestion),
+            plain=suggestion.role == "confirm",
         )
         self._packing.start(trial_id, task.config.gpus)
         self._ledger.live[trial_id] = LiveTrial(task=task, suggestion=suggestion, since=self._ledger.clock())

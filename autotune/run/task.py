@@ -11,7 +11,8 @@ from autotune.spec.config import EngineConfig
 class TrialTask:
     """What one trial is to do; it travels as `{"task": ...}`, Ray Tune's config of the trial.
 
-    `stress`: its engine is to show at the end that it survives peak load.
+    `stress`: its engine is to show at the end that it survives peak load. `plain`: its engine is to be as it will be in
+    use, a `vllm serve` started by itself (on a GPU; see `VllmLauncher.plain`).
     """
 
     trial: int
@@ -19,6 +20,7 @@ class TrialTask:
     config: EngineConfig
     seed: int
     stress: bool = False
+    plain: bool = False
 
     @property
     def name(self) -> str:
