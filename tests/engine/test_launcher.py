@@ -216,6 +216,24 @@ def test_an_engine_that_only_fails_when_forked_is_spawned_in_the_same_launch(mod
     assert (tmp_path / "t" / "engine.before-spawned.log").exists()
 
 
+def test_a_forked_engine_that_may_not_fork_any_more_spawns_its_core(model: str, tmp_path: Path) -> None:
+    """As once its API server has initialised CUDA; here it is told so."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os, sys\n"
+        "def pretend(): vars(sys.modules['__main__'])['cuda_trace'] = lambda: 'pretended'\n"
+        "if 'PRETEND' in os.environ: os.register_at_fork(after_in_child=pretend)\n"
+    )
+    env = {**os.environ, "PRETEND": "1", "PYTHONPATH": str(tmp_path)}
+    with ForkServer(vllm_python=Path(sys.executable), log=tmp_path / "fork-server.log", env=env) as server:
+        launcher = VllmLauncher(vllm_python=Path(sys.executable), logs=tmp_path, platform="cpu", fork_server=server)
+        with launcher(EngineConfig(model=model, flags=FLAGS), ["cpu"], name="t", cancelled=never) as engine:
+            assert isinstance(engine, Endpoint)
+            session = engine_session(engine, tmp_path)
+            commands = [Path(f"/proc/{pid}/cmdline").read_text() for pid in members_by_parent(session)]
+            assert any("spawn_main" in command for command in commands)
+        assert server.proven
+
+
 def test_a_broken_compile_cache_costs_one_start_and_is_replaced(
     launcher: VllmLauncher, model: str, tmp_path: Path
 ) -> None:

@@ -143,7 +143,7 @@ def why_not_fork() -> str | None:
     """What a forked engine would break or hang on; None = nothing.
 
     Of several threads only the forking one lives on in the child, and locks that others held stay locked. Counted are
-    Python's: libraries keep idle threads of their own (48 on one machine with an H200), whose pools they make anew.
+    Python's: libraries keep idle ones of their own (48 beside an H200, where forked engines started and served).
     """
     threads = [thread.name for thread in threading.enumerate()]
     if len(threads) > 1:
