@@ -8,7 +8,8 @@ from rich.console import Console
 
 from autotune.cli.output import say, show, table
 from autotune.report.evidence import one_line
-from autotune.report.numbers import duration, limit, number, percent, plural
+from autotune.report.gpu_books import engines_sentence, gpu_seconds, share, total_sentence
+from autotune.report.numbers import limit, number, percent, plural
 from autotune.report.outcome import sentence, trade_off
 from autotune.report.stress import stress_lines
 from autotune.report.study import Study
@@ -31,8 +32,7 @@ def show_results(console: Console, study: Study) -> None:
         say(console, one_line(study.header.message, 600))
     if study.header.options.get("simulate"):
         say(console, "The engines were simulated: no figure here says anything about a real one.")
-    starts = plural(summary.spending.engine_starts, "engine start")
-    say(console, f"GPU time: {duration(round(summary.spending.total_gpu_s))}, {starts}")
+    _gpu_time(console, study)
     if summary.default_failure:
         say(console, f"The default gave no valid run: {summary.default_failure}")
     _front(console, summary)
@@ -52,6 +52,14 @@ def show_results(console: Console, study: Study) -> None:
     say(console, f"Report:  vtune report {run} -o report.md")
     if study.state in ("interrupted", "killed"):
         say(console, f"Go on:   vtune search --resume {run}")
+
+
+def _gpu_time(console: Console, study: Study) -> None:
+    books = study.gpu_books
+    parts = [f"{use.replace('_', '-')} {gpu_seconds(books, use)} ({share(books, use)})" for use in books.split]
+    say(console, f"GPU time: {total_sentence(books)}")
+    say(console, f"          {', '.join(parts)}")
+    say(console, f"Engines:  {engines_sentence(study.summary.spending)}")
 
 
 def _front(console: Console, summary: Summary) -> None:

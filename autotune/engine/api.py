@@ -5,6 +5,8 @@ from __future__ import annotations
 import http.client
 import json
 import time
+from collections.abc import Mapping
+from typing import Any
 
 from autotune.engine.metrics import metric_sources, parse_metrics
 from autotune.spec.measurement import EngineSample
@@ -12,12 +14,26 @@ from autotune.spec.measurement import EngineSample
 
 def get(port: int, path: str, *, api_key: str | None = None, timeout_s: float = 2.0) -> tuple[int, str] | None:
     """(status, body) from the engine on this loopback port; None when it doesn't answer in time."""
+    return ask(port, path, method="GET", api_key=api_key, timeout_s=timeout_s)
+
+
+def ask(
+    port: int,
+    path: str,
+    *,
+    method: str,
+    body: Mapping[str, Any] | None = None,
+    api_key: str | None = None,
+    timeout_s: float = 2.0,
+) -> tuple[int, str] | None:
+    """The same with any method; `body` is sent as JSON."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout_s)
     headers = {"Connection": "close"}
     if api_key is not None:
         headers["Authorization"] = f"Bearer {api_key}"
+    content = None if body is None else json.dumps(body).encode()
     try:
-        connection.request("GET", path, headers=headers)
+        connection.request(method, path, body=content, headers=headers)
         response = connection.getresponse()
         return response.status, response.read().decode("utf-8", "replace")
     except (OSError, http.client.HTTPException):

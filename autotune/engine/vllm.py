@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 
 import psutil
 
-from autotune.engine import api, gpus
+from autotune.engine import api, gpus, live
 from autotune.engine.command import (
     Platform,
     engine_arguments,
@@ -84,6 +84,8 @@ class VllmLauncher:
     known_flags: Collection[str] | None = None
     inherited: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
     extra_env: Mapping[str, str] = field(default_factory=dict)
+    live: bool = False
+    """Whether engines get the plugin for live settings (`engine.live`); plain `vllm serve` has none."""
     also_watched: tuple[int, ...] = ()
     start_timeout_s: float = 3600.0
     silent_s: float = 300.0
@@ -99,8 +101,8 @@ class VllmLauncher:
         return self._engine(config, tuple(devices), name=name, cancelled=cancelled)
 
     def plain(self) -> VllmLauncher:
-        """The same with every GPU engine a plain `vllm serve`. CPU engines stay forked (`wait_without_yielding`)."""
-        return replace(self, fork_server=None) if self.platform == "cuda" else self
+        """The same without plugin, and every GPU engine spawned. CPU engines stay forked (`wait_without_yielding`)."""
+        return replace(self, fork_server=None if self.platform == "cuda" else self.fork_server, live=False)
 
     @contextmanager
     def _engine(
@@ -162,6 +164,8 @@ class VllmLauncher:
             port = stack.enter_context(held_port())
             arguments = engine_arguments(config, port=port, known_flags=self.known_flags)
             cache = self.compile_cache.folder(self._hardware(devices)) if self.compile_cache is not None else None
+            if self.live:
+                arguments += live.ARGUMENTS
             env = engine_environment(
                 config,
                 devices,
@@ -177,6 +181,8 @@ class VllmLauncher:
             # vLLM leaves sockets and rendezvous files in its temporary folder at every start.
             temporary = Path(stack.enter_context(TemporaryDirectory(prefix="vtune-", ignore_cleanup_errors=True)))
             env |= {"TMPDIR": str(temporary), "VLLM_API_KEY": api_key, MARK: mark}
+            if self.live:
+                env |= live.inject(temporary, env)
             guard = stack.enter_context(
                 guarding(mark, log=folder / "guard.log", folder=temporary, also=self.also_watched)
             )
@@ -207,6 +213,7 @@ class VllmLauncher:
                 facts=replace(read_facts(startup.text()), metric_names=_metric_names(port)),
                 scrape=lambda: self._scrape(port, devices, startup),
                 failure=lambda: self._failure_of(process, startup),
+                retune=live.LiveSettings(port=port, api_key=api_key).retune if self.live else None,
             )
 
     def _start(

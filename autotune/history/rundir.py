@@ -27,7 +27,10 @@ class RunHeader:
     """Everything needed to say what a run was and to go on with it, the two YAML texts included.
 
     `options` are the command-line options that change what is done (`vllm_python`, `allow_quality_loss`,
-    `simulate`, ...). Times are Unix seconds. `elapsed_s`: wall seconds spent searching, all sessions together.
+    `simulate`, ...). Times are Unix seconds. `elapsed_s`: wall seconds spent searching, all sessions together; while
+    one runs, up to the last trial that ended. `devices`: what the newest session had (CPU: engine ranks).
+    `offered_gpu_s`: devices x wall seconds, all sessions together. Versions that wrote neither left None; `had_devices`
+    and `had_gpu_s` are then what follows from the rest.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
@@ -48,8 +51,25 @@ class RunHeader:
     state: State = "running"
     finished_at: float | None = None
     elapsed_s: float = 0.0
+    devices: int | None = None
+    offered_gpu_s: float | None = None
     message: str = ""
     schema_version: int = SCHEMA_VERSION
+
+    @property
+    def had_devices(self) -> int | None:
+        if self.devices is not None:
+            return self.devices
+        given = self.options.get("devices")  # the GPUs of one machine; null for a CPU's ranks and a cluster's nodes
+        return given if isinstance(given, int) else None
+
+    @property
+    def had_gpu_s(self) -> float | None:
+        if self.offered_gpu_s is not None or not self.elapsed_s:
+            return self.offered_gpu_s or 0.0
+        # With `devices` alone a newer version went on with an older one's run, of which it didn't know how many it had.
+        devices = None if self.devices is not None else self.had_devices
+        return None if devices is None else devices * self.elapsed_s
 
 
 _HEADER: TypeAdapter[RunHeader] = TypeAdapter(RunHeader)

@@ -53,7 +53,7 @@ def study_form(study: Study) -> dict[str, Any]:
             {"verdict": f.verdict, "cause": f.cause, "trials": list(f.trials), "evidence": f.evidence}
             for f in summary.failures
         ],
-        "gpu_s": spending_form(summary),
+        "gpu_s": spending_form(study),
         "seed": study.header.seed,
         "versions": dict(study.header.versions),
         "environment": {node: dict(facts) for node, facts in study.environment.items()},
@@ -143,14 +143,21 @@ def slo_form(slo: Slo) -> dict[str, Any]:
     return {"metric": slo.metric, "limit": slo.limit, "at_least": slo.at_least}
 
 
-def spending_form(summary: Summary) -> dict[str, Any]:
-    spending = summary.spending
+def spending_form(study: Study) -> dict[str, Any]:
+    """`split` and `shares` are of `offered`, devices x wall seconds; the rest is what trials booked."""
+    spending, books = study.summary.spending, study.gpu_books
     return {
+        "devices": books.devices,
+        "wall_s": books.wall_s,
+        "offered": finite(books.total_gpu_s),
+        "split": {use: finite(gpu_s) for use, gpu_s in books.split.items()},
+        "shares": {use: finite(books.share(use)) for use in books.split},
         "total": spending.total_gpu_s,
         "by_use": dict(spending.by_use),
         "by_verdict": dict(spending.by_verdict),
         "engine_starts": spending.engine_starts,
         "engines_reused": spending.engines_reused,
+        "mean_start_s": finite(spending.mean_start_s),
     }
 
 

@@ -13,6 +13,7 @@ from autotune.report.cautions import cautions
 from autotune.report.command import quoted
 from autotune.report.environment import shown_facts
 from autotune.report.evidence import is_secret_name, one_line
+from autotune.report.gpu_books import engines_sentence, gpu_seconds, share, total_sentence
 from autotune.report.numbers import duration, limit, number, percent, plural
 from autotune.report.outcome import confidence, sentence, trade_off
 from autotune.report.stress import stress_lines
@@ -67,7 +68,7 @@ def _lines(study: Study) -> Iterator[str]:
     yield from _front(summary)
     yield from _slos(summary)
     yield from _failures(summary)
-    yield from _books(summary)
+    yield from _books(study)
     yield from _environment(study)
     yield from _commands(study)
 
@@ -259,21 +260,22 @@ def _failures(summary: Summary) -> Iterator[str]:
     yield from _table(["verdict", "cause", "count", "trials", "evidence (first of them)"], rows)
 
 
-def _books(summary: Summary) -> Iterator[str]:
-    spending = summary.spending
-    total = spending.total_gpu_s
+def _books(study: Study) -> Iterator[str]:
+    spending, books = study.summary.spending, study.gpu_books
     yield "## GPU time"
     yield ""
+    yield f"{total_sentence(books)}. {engines_sentence(spending)}."
+    yield ""
+    rows = [[use.replace("_", "-"), gpu_seconds(books, use), share(books, use)] for use in books.split]
+    yield from _table(["", "GPU-seconds", "share"], rows)
     yield (
-        f"{duration(total)} of GPU time, {plural(spending.engine_starts, 'engine start')}, "
-        f"{plural(spending.engines_reused, 'trial')} on an engine that was already running."
+        "Dead is what attempts took that left no measurement; idle are devices without a trial, engines that stop, and "
+        "what a trial does besides starting, warming up and load."
     )
     yield ""
-    rows = [
-        [name.replace("_", "-"), number(seconds), f"{100 * seconds / total:.0f} %" if total else "-"]
-        for name, seconds in [*spending.by_use.items(), *((f"({v})", s) for v, s in spending.by_verdict.items())]
-    ]
-    yield from _table(["spent on (verdict)", "GPU-seconds", "share"], rows)
+    by_verdict = ", ".join(f"{number(gpu_s)} {verdict}" for verdict, gpu_s in spending.by_verdict.items())
+    yield f"The budget counts what trials booked: {number(spending.total_gpu_s)} GPU-seconds ({by_verdict or 'none'})."
+    yield ""
 
 
 def _environment(study: Study) -> Iterator[str]:

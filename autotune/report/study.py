@@ -14,6 +14,7 @@ from autotune.history.reading import read_trials
 from autotune.history.rundir import RunDir, RunHeader
 from autotune.report.command import ServeCommand, serve_command
 from autotune.report.environment import read_environment
+from autotune.report.gpu_books import GpuBooks, gpu_books
 from autotune.report.summary import Summary, summarise
 from autotune.report.tried import Tried
 from autotune.spec.measurement import METRICS
@@ -33,6 +34,10 @@ class Study:
     environment: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """node -> fact -> text (`report.environment`)."""
 
+    @property
+    def gpu_books(self) -> GpuBooks:
+        return gpu_books(self.summary.records, self.header)
+
     def command(self, tried: Tried) -> ServeCommand:
         """How this configuration is served by the vLLM that this run used."""
         versions = {**self.header.versions, **tried.runs[0].versions}
@@ -50,12 +55,13 @@ def read_study(path: Path, *, slos: Sequence[Slo] | None = None) -> Study:
     Raises UserError where there is no readable run.
     """
     run = RunDir.open(path)
-    header = run.header()
+    records = read_trials(run)
+    header = run.header()  # after the trials, so that its times are of all of them
     for metric in [objective.metric for objective in header.objectives] + [slo.metric for slo in header.slos]:
         if metric not in METRICS:
             raise UserError("no metric of this vtune", file=run.header_file, key="metric", value=metric)
     summary = summarise(
-        read_trials(run),
+        records,
         header.objectives,
         header.slos if slos is None else slos,
         use_confirmation=slos is None or tuple(slos) == header.slos,

@@ -39,13 +39,17 @@ class FailureGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spending:
-    """GPU-seconds, by what they were spent on and by the verdict they bought. Every attempt counts."""
+    """GPU-seconds that trials booked, by what they were spent on and by the verdict they bought. Every attempt counts.
+
+    `mean_start_s`: seconds from the launch of an engine until it serves, of those that got so far; None where none did.
+    """
 
     total_gpu_s: float
     by_use: Mapping[str, float]
     by_verdict: Mapping[str, float]
     engine_starts: int
     engines_reused: int
+    mean_start_s: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -319,6 +323,7 @@ def _reason(record: TrialRecord) -> tuple[str, str]:
 
 def _spending(records: Sequence[TrialRecord]) -> Spending:
     uses = [field.name for field in fields(Books)]
+    starts_s = [r.books.start_s for r in records if not r.engine_reused and r.books.start_s > 0]
     by_verdict: Counter[str] = Counter()
     for record in records:
         by_verdict[verdict_name(record.verdict)] += record.gpu_s  # type: ignore[assignment]  # a Counter of floats
@@ -328,4 +333,5 @@ def _spending(records: Sequence[TrialRecord]) -> Spending:
         by_verdict=dict(by_verdict),
         engine_starts=sum(not record.engine_reused for record in records),
         engines_reused=sum(record.engine_reused for record in records),
+        mean_start_s=statistics.fmean(starts_s) if starts_s else None,
     )

@@ -44,11 +44,13 @@ class LiveTrial:
 
 @dataclass(slots=True, kw_only=True)
 class Ledger:
-    """`spent_before_s` and earlier `records` come from the sessions that a resumed run had."""
+    """`spent_before_s`, `offered_before_gpu_s` (None = not known) and earlier `records` come from the sessions that a
+    resumed run had."""
 
     problem: Problem
     devices: int
     spent_before_s: float = 0.0
+    offered_before_gpu_s: float | None = 0.0
     records: list[TrialRecord] = field(default_factory=list)
     live: dict[str, LiveTrial] = field(default_factory=dict)
     actors: set[str] = field(default_factory=set)
@@ -68,7 +70,14 @@ class Ledger:
         return self.spent_before_s + self.clock() - self.began
 
     @property
+    def offered_gpu_s(self) -> float | None:
+        """Devices x wall seconds, used or not."""
+        before = self.offered_before_gpu_s
+        return None if before is None else before + self.devices * (self.clock() - self.began)
+
+    @property
     def gpu_s(self) -> float:
+        """What trials have booked: the budget is in these."""
         return sum(record.gpu_s for record in self.records)
 
     def gpu_s_left(self) -> float | None:

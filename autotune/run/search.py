@@ -79,7 +79,9 @@ def run_search(
                 devices=sum(machines.nodes.values()),
                 records=earlier,
                 spent_before_s=header.elapsed_s,
+                offered_before_gpu_s=header.had_gpu_s,
             )
+            run.update(devices=ledger.devices, **so_far(ledger))
             said: Callable[[], str] = str
             try:
                 with interruptible(ledger, watch), _vetting(options, run, catalogue) as vetted:
@@ -98,7 +100,7 @@ def run_search(
             finally:
                 state: RunState = "interrupted" if ledger.interrupted else "done"
                 message = ". ".join(filter(None, (ledger.halted, said())))
-                run.update(state=state, finished_at=time.time(), message=message, elapsed_s=round(ledger.elapsed_s, 3))
+                run.update(state=state, finished_at=time.time(), message=message, **so_far(ledger))
     if state == "done" and not any(isinstance(record.verdict, Measured) for record in ledger.records):
         run.update(state="failed")
         why = ledger.halted or "no trial gave a valid measurement"
@@ -129,7 +131,7 @@ def _tune(
 
     def take(trial: int, attempt: int) -> Delivered | None:
         found: Delivered | None = ray.get(recorder.take.remote(trial, attempt))
-        run.update(elapsed_s=round(ledger.elapsed_s, 3))
+        run.update(**so_far(ledger))
         return found
 
     context = TrialContext(
@@ -188,6 +190,15 @@ def _vetting(options: SearchOptions, run: RunDir, catalogue: Catalogue) -> Itera
         known_flags=frozenset(catalogue.flags) | catalogue.server_flags,
     ) as vetted:
         yield vetted
+
+
+def so_far(ledger: Ledger) -> dict[str, float | None]:
+    """Fields of the run's header."""
+    offered = ledger.offered_gpu_s
+    return {
+        "elapsed_s": round(ledger.elapsed_s, 3),
+        "offered_gpu_s": None if offered is None else round(offered, 3),
+    }
 
 
 def concurrency(options: SearchOptions, machines: Cluster) -> int | None:

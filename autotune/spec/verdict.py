@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from autotune.spec.measurement import Measurement
@@ -139,6 +139,9 @@ class Books:
     stop_s: float = 0.0
     dead_s: float = 0.0
     """Spent on an engine that never served (a failed start, a wait for a busy GPU)."""
+
+    def __add__(self, other: Books) -> Books:
+        return Books(**{f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self)})
 
     @property
     def total_s(self) -> float:

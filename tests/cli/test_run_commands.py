@@ -10,6 +10,7 @@ import pytest
 from conftest import Vtune
 from synthetic_run import TTFT_SLO, measured, record, write_run
 
+from autotune.history.rundir import RunDir
 from autotune.spec.objective import Slo
 from autotune.spec.verdict import Broken, Infeasible
 
@@ -96,6 +97,14 @@ def test_status_tells_how_to_go_on_with_a_killed_run(vtune: Vtune, tmp_path: Pat
     text = vtune("status", run).stdout
     assert "killed" in text
     assert f"vtune search --resume '{run}'" in text
+
+
+def test_status_shows_where_the_gpu_seconds_went(vtune: Vtune, runs: Path) -> None:
+    RunDir(runs / "one").update(devices=2, elapsed_s=50.0, offered_gpu_s=100.0)
+    text = vtune("status").stdout
+    assert "GPU time: 100 GPU-seconds on 2 devices in 50 s\n" in text
+    assert "start 4 (4.0 %), warm-up 2 (2.0 %), load 20 (20.0 %), idle 74 (74.0 %), dead 0 (0.0 %)\n" in text
+    assert "2 engine starts, 2 s on average; 0 trials reused a running engine\n" in text
 
 
 def test_json_is_all_that_stdout_gets(vtune: Vtune, runs: Path) -> None:

@@ -64,6 +64,14 @@ def test_a_search_that_gave_up_confirms_nothing(search: SimulatedSearch) -> None
     assert ledger.confirmation_runs(slots=1, since=3) == 0
 
 
+@pytest.mark.parametrize(("before_gpu_s", "offered_gpu_s"), [(0.0, 60.0), (200.0, 260.0), (None, None)])
+def test_all_devices_count_from_the_beginning_of_every_session(
+    search: SimulatedSearch, before_gpu_s: float | None, offered_gpu_s: float | None
+) -> None:
+    ledger = replace(search.ledger, devices=2, offered_before_gpu_s=before_gpu_s, clock=lambda: 30.0)
+    assert ledger.offered_gpu_s == offered_gpu_s
+
+
 # ---------------------------------------------------------------- giving up
 
 

@@ -98,6 +98,13 @@ def test_the_searchs_own_rows_are_complete_and_on_disk(mixed: tuple[RunDir, Diar
     assert (requests.groupby("trial").size().reindex(measured.trial) >= 100).all()
 
 
+def test_the_header_tells_the_devices_and_their_gpu_seconds(mixed: tuple[RunDir, Diary]) -> None:
+    header = mixed[0].header()
+    assert header.devices == 2
+    assert header.offered_gpu_s == pytest.approx(2 * header.elapsed_s, abs=0.01)
+    assert header.elapsed_s > 1
+
+
 def test_a_finished_run_is_not_run_again(mixed: tuple[RunDir, Diary]) -> None:
     of = problem(trials=TRIALS, sizes=(1, 2))
     diary = Diary()
