@@ -90,7 +90,7 @@ def measure(quiet_runs: int, *, longest_s: float) -> list[dict[str, float | bool
                         slos=problem.slos,
                         seed=len(rows),
                         devices=kit.devices(()),
-                        launcher=engines.launcher,
+                        launcher=engines.usual,
                         loader=engines.loader,
                         clock=engines.clock,
                         cancelled=lambda: False,

@@ -77,18 +77,19 @@ def engine_environment(
     inherited: Mapping[str, str],
     extra: Mapping[str, str],
     cores: int,
-    inductor_cache: str,
+    caches: Mapping[str, str],
 ) -> dict[str, str]:
     """The environment an engine is meant to have: inherited, then `extra`, then the candidate's own.
 
+    `caches`: variables of the compile caches, for those that the user hasn't set (`engine.compile_cache`).
     The launcher adds what differs between two engines of one configuration (API key, temporary folder).
     VLLM_CPU_KVCACHE_SPACE is left out where the candidate gives kv-cache-memory-bytes: it silently wins over the flag.
     """
     env = inherited_environment(inherited)
     env.setdefault("VLLM_NO_USAGE_STATS", "1")
     env.setdefault("VLLM_HOST_IP", "127.0.0.1")
-    # torch's default lies in the temporary folder, which is each engine's own: it would compile everything anew.
-    env.setdefault("TORCHINDUCTOR_CACHE_DIR", inductor_cache)
+    for name, folder in caches.items():
+        env.setdefault(name, folder)
     if config.flags.get("kv-cache-memory-bytes") is not None:
         env.pop("VLLM_CPU_KVCACHE_SPACE", None)
     match platform:

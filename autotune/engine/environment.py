@@ -91,7 +91,7 @@ def read_environment(vllm_python: Path, *, env: Mapping[str, str] = os.environ) 
         vllm_python=str(vllm_python),
         gpus=gpus,
         driver=gpus[0].driver if gpus else None,
-        cpu_model=_cpu_model(),
+        cpu_model=cpu_model(),
         cores=len(os.sched_getaffinity(0)),
         ram_gib=psutil.virtual_memory().total / 1024**3,
         kernel=platform.release(),
@@ -107,7 +107,7 @@ def _version(name: str) -> str | None:
         return None
 
 
-def _cpu_model() -> str:
+def cpu_model() -> str:
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

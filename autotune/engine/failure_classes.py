@@ -24,7 +24,7 @@ REMEDIES: dict[str, str] = {
     "infra.port_race": "none needed: it is retried on another port",
     "infra.host_oom": "start fewer engines at once, or give the host more memory",
     "infra.hub": "download the model first and give its path, or set HF_HUB_OFFLINE=1",
-    "infra.cache": "clear vLLM's compile cache (VLLM_CACHE_ROOT)",
+    "infra.cache": "clear the compile cache that you set (VLLM_CACHE_ROOT); vtune clears its own",
     "infra.node_lost": "see why the node went; the trial is retried",
     "infra.cancelled": "none: the search was stopped",
     "hang.startup": "see the end of the engine's log: it hung there, unless it was killed; NCCL_DEBUG=INFO shows where"

@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
@@ -26,7 +27,8 @@ class ForkServerBroken(Exception):
 class ForkServer:
     """Starts with the first engine it is asked for; `close()` (or leaving the context) ends it.
 
-    Not for GPUs: a forked process can't use its parent's CUDA context, and which imports make one changes.
+    `env` has to show it the GPUs that its engines will get, or others of their kind: some modules of vLLM choose by the
+    first GPU's capability when they are imported. It never uses them itself, and forks only while that holds.
     """
 
     vllm_python: Path
@@ -36,6 +38,8 @@ class ForkServer:
     broken: str | None = None
     """Why it can't be used; None as far as is known."""
     import_s: float | None = None
+    proven: bool = False
+    """Whether an engine forked by it has served."""
     _helper: Helper | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -55,6 +59,7 @@ class ForkServer:
                 raise ForkServerBroken(self.broken)
             if self._helper is None:
                 environment = inherited_environment(self.env)
+                environment.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # as its engines have it
                 self._helper = Helper.start(_SCRIPT, python=self.vllm_python, log=self.log, env=environment)
             if self.import_s is None:
                 deadline = time.monotonic() + self.import_timeout_s
@@ -63,6 +68,8 @@ class ForkServer:
                         return False
                     if time.monotonic() > deadline:
                         self._give_up(f"importing vLLM took more than {self.import_timeout_s:.0f} s")
+                if "error" in reply:
+                    self._give_up(str(reply["error"]))
                 self.import_s = float(reply["ready"])
                 _log.info("the fork server imported vLLM in %.1f s", self.import_s)
             return True
@@ -72,9 +79,14 @@ class ForkServer:
         reply = self._ask({"do": "start", "argv": list(argv), "env": dict(env), "log": str(log)})
         if "error" in reply:
             with self._lock:
-                self._give_up(f"a fork failed: {reply['error']}")
+                self._give_up(f"it can't fork: {reply['error']}")
         pid = int(reply["pid"])
         return EngineProcess(pid=pid, start=int(reply["start"]), exit_code=lambda: self._exit_code(pid))
+
+    def give_up(self, reason: str) -> None:
+        """Ends it for good: `start` and `prepare` raise from now on. Its engines end with it."""
+        with self._lock, suppress(ForkServerBroken):
+            self._give_up(reason)
 
     def close(self) -> None:
         with self._lock:

@@ -53,6 +53,9 @@ SURROUNDINGS_RULES: tuple[Rule, ...] = (
         "infra.cache",
         r"corrupt(?:ed)? compilation artifact",
         r"(?:corrupt|truncated|stale)\w* .*(?:compile|inductor|triton) cache",
+        # A generated module that was cut off (torch/_inductor/runtime/compile_tasks.py); others are compiled again.
+        r"Failed to import \S*(?:inductor|torch_compile_cache)\S*\.py\b",
+        r"module 'torch\._inductor\.runtime\.compile_tasks\.\w+' has no attribute",
     ),
     rule(
         "infra.node_lost",

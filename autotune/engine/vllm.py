@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import json
 import logging
 import os
@@ -13,7 +12,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory, gettempdir
+from tempfile import TemporaryDirectory
 
 import psutil
 
@@ -26,12 +25,15 @@ from autotune.engine.command import (
     served_model_name,
     start_command,
 )
+from autotune.engine.compile_cache import CacheFolder, CompileCache, plain_caches
+from autotune.engine.environment import cpu_model
 from autotune.engine.failure import classify
 from autotune.engine.fork_server import ForkServer, ForkServerBroken
 from autotune.engine.guard import MARK, guarding
 from autotune.engine.metrics import missing_metrics
 from autotune.engine.port import held_port, listening
 from autotune.engine.process import EngineProcess, stat_of
+from autotune.engine.second_start import SecondStart, second_start
 from autotune.engine.start_log import compilations, read_facts
 from autotune.engine.startup import Startup
 from autotune.errors import EnvironmentProblem
@@ -42,14 +44,31 @@ from autotune.spec.verdict import EngineFailure
 
 _log = logging.getLogger(__name__)
 _POLL_S = 0.1
+_SPAWNED_FROM_NOW_ON = "engines are spawned from now on (20 s or more each): the fork server is given up: %s"
+_AGAIN: Mapping[SecondStart, str] = {
+    "spawned": "spawned instead of forked",
+    "without_cache": "without what was compiled before",
+}
+
+
+@dataclass(slots=True, kw_only=True)
+class _Attempt:
+    """One try of a start: how it is made, and what came of that."""
+
+    spawn: bool
+    forked: bool = False
+    cache: CacheFolder | None = None
+    """The compile cache, where the engine keeps anything in one of vtune's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VllmLauncher:
     """Starts engines with the vLLM of `vllm_python`; each leaves `engine.log` and `argv.json` in `logs/<name>/`.
 
-    `fork_server`: where given (a CPU only), engines are forked from it, except for candidates whose environment
-    variables would have to be there when vLLM is imported; when it breaks, engines are spawned from then on.
+    `fork_server`: where given, engines are forked from it, except for candidates whose environment variables would have
+    to be there when vLLM is imported; when it breaks, engines are spawned from then on. `compile_cache`: vtune's own.
+    A start that either of them may be to blame for is made once more without (`engine.second_start`); what the first
+    try wrote stays beside the log, as `engine.before-<how>.log`.
     `inherited` is the environment engines start from; `also_watched` are pids on this node (a driver's) whose death,
     like the owner's, ends the engine. `known_flags`: this vLLM's flags, as `command.engine_arguments` takes them.
 
@@ -61,6 +80,7 @@ class VllmLauncher:
     logs: Path
     platform: Platform
     fork_server: ForkServer | None = None
+    compile_cache: CompileCache | None = None
     known_flags: Collection[str] | None = None
     inherited: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
     extra_env: Mapping[str, str] = field(default_factory=dict)
@@ -80,9 +100,60 @@ class VllmLauncher:
         """
         return self._engine(config, tuple(devices), name=name, cancelled=cancelled)
 
+    def plain(self) -> VllmLauncher:
+        """The same without plugin, and every GPU engine spawned. CPU engines stay forked (`wait_without_yielding`)."""
+        return replace(self, fork_server=None if self.platform == "cuda" else self.fork_server, live=False)
+
     @contextmanager
     def _engine(
         self, config: EngineConfig, devices: tuple[str, ...], *, name: str, cancelled: Callable[[], bool]
+    ) -> Iterator[Endpoint | EngineFailure]:
+        log = self.logs / name / "engine.log"
+        done: set[SecondStart] = set()
+        while True:
+            attempt = _Attempt(spawn="spawned" in done)
+            with self._one_start(config, devices, name=name, cancelled=cancelled, attempt=attempt) as started:
+                again = self._second_start(started, attempt, log)
+                if again is None or again in done:
+                    self._learn(started, attempt)
+                    yield started
+                    return
+            if again == "without_cache" and attempt.cache is not None:
+                _discard(attempt.cache)
+            _log.warning("%s failed to start and is started again, %s", name, _AGAIN[again])
+            log.rename(log.with_name(f"engine.before-{again}.log"))
+            done.add(again)
+
+    def _second_start(self, started: Endpoint | EngineFailure, attempt: _Attempt, log: Path) -> SecondStart | None:
+        if isinstance(started, Endpoint):
+            return None
+        return second_start(
+            started,
+            log=log.read_text("utf-8", "replace"),
+            forked=attempt.forked,
+            proven=self.fork_server is not None and self.fork_server.proven,
+            own_cache=attempt.cache is not None,
+        )
+
+    def _learn(self, started: Endpoint | EngineFailure, attempt: _Attempt) -> None:
+        """What a start says about forking: it works, or failed where spawning didn't."""
+        if self.fork_server is None or isinstance(started, EngineFailure):
+            return
+        if attempt.forked:
+            self.fork_server.proven = True
+        elif attempt.spawn:
+            self.fork_server.give_up("an engine that failed when it was forked started when it was spawned")
+            _log.warning(_SPAWNED_FROM_NOW_ON, self.fork_server.broken)
+
+    @contextmanager
+    def _one_start(
+        self,
+        config: EngineConfig,
+        devices: tuple[str, ...],
+        *,
+        name: str,
+        cancelled: Callable[[], bool],
+        attempt: _Attempt,
     ) -> Iterator[Endpoint | EngineFailure]:
         folder = (self.logs / name).absolute()
         folder.mkdir(parents=True, exist_ok=True)
@@ -92,6 +163,7 @@ class VllmLauncher:
         with ExitStack() as stack:
             port = stack.enter_context(held_port())
             arguments = engine_arguments(config, port=port, known_flags=self.known_flags)
+            cache = self.compile_cache.folder(self._hardware(devices)) if self.compile_cache is not None else None
             if self.live:
                 arguments += live.ARGUMENTS
             env = engine_environment(
@@ -101,8 +173,9 @@ class VllmLauncher:
                 inherited=self.inherited,
                 extra=self.extra_env,
                 cores=len(os.sched_getaffinity(0)),
-                inductor_cache=_inductor_cache(),
+                caches=cache.variables() if cache is not None else plain_caches(),
             )
+            attempt.cache = cache if cache is not None and cache.used_by(env) else None
             _write_argv(folder / "argv.json", start_command(self.vllm_python, arguments), env, config, devices)
             before_gib = gpus.used_gib(devices) if self.platform == "cuda" else {}
             # vLLM leaves sockets and rendezvous files in its temporary folder at every start.
@@ -113,7 +186,7 @@ class VllmLauncher:
             guard = stack.enter_context(
                 guarding(mark, log=folder / "guard.log", folder=temporary, also=self.also_watched)
             )
-            process = self._start(arguments, env, config, log, cancelled)
+            process = self._start(arguments, env, config, log, cancelled, attempt)
             began = time.monotonic()
             if process is None:
                 yield EngineFailure(stage="imports", cause="infra.cancelled", evidence="cancelled before its start")
@@ -150,14 +223,20 @@ class VllmLauncher:
         config: EngineConfig,
         log: Path,
         cancelled: Callable[[], bool],
+        attempt: _Attempt,
     ) -> EngineProcess | None:
         """The engine's first process; None when the start was cancelled before there was one."""
         server = self.fork_server
-        if server is not None and server.broken is None and self.platform == "cpu" and _settable_after_import(config):
+        if server is not None and server.broken is None and not attempt.spawn and _settable_after_import(config):
             try:
-                return server.start(arguments, env=env, log=log) if server.prepare(cancelled) else None
+                if not server.prepare(cancelled):
+                    return None
+                process = server.start(arguments, env=env, log=log)
             except ForkServerBroken as error:
-                _log.warning("engines are spawned from now on (20 s or more each): the fork server broke: %s", error)
+                _log.warning(_SPAWNED_FROM_NOW_ON, error)
+            else:
+                attempt.forked = True
+                return process
         with log.open("ab") as output:
             popen = subprocess.Popen(
                 start_command(self.vllm_python, arguments),
@@ -204,6 +283,13 @@ class VllmLauncher:
         found = classify(startup.text(), exit_code=code, stage="ready", device_gib=self._device_gib())
         return replace(found, after_s=time.monotonic() - startup.began_s)
 
+    def _hardware(self, devices: Sequence[str]) -> str:
+        """What compiled code depends on besides versions. The GPUs of one engine are of one kind."""
+        if self.platform == "cpu":
+            return f"cpu: {cpu_model()}"
+        gpu = gpus.find(gpus.all_gpus(), devices[0]) if devices else None
+        return f"{gpu.name}, driver {gpu.driver}" if gpu is not None else "a GPU that NVML doesn't know"
+
     def _device_gib(self) -> float | None:
         """Memory of what an engine rank runs on, for shortfalls: the smallest GPU, or the host's RAM."""
         if self.platform == "cpu":
@@ -238,13 +324,12 @@ def _metric_names(port: int) -> str | None:
     return json.dumps(names)
 
 
-def _inductor_cache() -> str:
-    """torch's own default (torch/_inductor/runtime/cache_dir_utils.py): what plain vLLM has compiled is found again."""
+def _discard(cache: CacheFolder) -> None:
     try:
-        user = getpass.getuser()
-    except (KeyError, OSError):  # a container's user without a name
-        user = str(os.getuid())
-    return str(Path(gettempdir()) / f"torchinductor_{user}")
+        if cache.discard():
+            _log.warning("the compile cache %s was broken and is deleted: the next starts compile anew", cache.path)
+    except OSError as error:
+        _log.warning("the compile cache %s is broken and can't be deleted: %s", cache.path, error)
 
 
 def _settable_after_import(config: EngineConfig) -> bool:

@@ -137,7 +137,8 @@ class TrialActor(tune.Trainable):  # type: ignore[misc]  # ray has no types
             while True:
                 self._snapshots.put(next(story))
         except StopIteration as end:
-            self._outcome = blameless(end.value, task.config)
+            launched = end.value.launched and self._engines.named(end.value.launched)
+            self._outcome = blameless(replace(end.value, launched=launched), task.config)
         except Exception as error:  # the boundary: whatever it is, it is ours, and no evidence about the configuration
             log.exception("trial %s broke", task.name)
             self._outcome = Outcome(
@@ -192,7 +193,7 @@ class TrialActor(tune.Trainable):  # type: ignore[misc]  # ray has no types
 def blameless(outcome: Outcome, config: EngineConfig) -> Outcome:
     """An engine that was started for several configurations and died says nothing about the one that ran at the end:
     that one is tried again in an engine of its own."""
-    shared = outcome.reused or (outcome.launched is not None and outcome.launched.flags != config.flags)
+    shared = outcome.reused or (outcome.launched is not None and outcome.launched.key != config.key)
     if not (shared and isinstance(outcome.verdict, Infeasible)):
         return outcome
     verdict = outcome.verdict

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
+from autotune.engine.compile_cache import CompileCache, cache_root
 from autotune.engine.environment import vllm_versions
 from autotune.engine.fork_server import ForkServer
 from autotune.engine.model_files import resolve_model
@@ -46,6 +47,7 @@ class EngineKit:
             scale = self.options.time_scale
             simulated = SimulatedLauncher(time_scale=scale)
             return Engines(
+                usual=simulated,
                 plain=simulated,
                 reusing=ReusingLauncher(start=simulated, split=self.split) if self.split else None,
                 loader=SimulatedLoader(time_scale=scale),
@@ -56,21 +58,26 @@ class EngineKit:
             )
         python = self.options.vllm_python or Path(sys.executable)
         on_cpu = self.options.platform == "cpu"
-        server = ForkServer(vllm_python=python, log=logs / "fork-server.log", env=dict(os.environ)) if on_cpu else None
+        server = None
+        if self.options.fork:  # Ray's CUDA_VISIBLE_DEVICES is in the environment: it sees the GPUs of its engines
+            server = ForkServer(vllm_python=python, log=logs / "fork-server.log", env=dict(os.environ))
+        versions = vllm_versions(python)
         launcher = VllmLauncher(
             vllm_python=python,
             logs=logs,
             platform="cpu" if on_cpu else "cuda",
             fork_server=server,
+            compile_cache=CompileCache(root=cache_root(), vllm=versions["vllm"], torch=versions.get("torch", "")),
             known_flags=self.known_flags or None,
             also_watched=watched,
         )
         return Engines(
-            plain=launcher,
+            usual=launcher,
+            plain=launcher.plain(),
             reusing=ReusingLauncher(start=replace(launcher, live=True), split=self.split) if self.split else None,
             loader=HttpLoader(),
             clock=time.monotonic,
-            versions=vllm_versions(python),
+            versions=versions,
             python=python,
             on_close=server.close if server else None,
         )
@@ -80,7 +87,9 @@ class EngineKit:
 class Engines:
     """Opened on a node; keeps what outlives a trial (the fork server, and with `reusing` an engine)."""
 
+    usual: Launcher
     plain: Launcher
+    """Of engines as they will be in use; a confirmation measures these."""
     loader: Loader
     clock: Callable[[], float]
     versions: dict[str, str]
@@ -100,21 +109,23 @@ class Engines:
 
     def launcher(self, engine: Literal["shared", "own", "plain"]) -> Launcher:
         """For a trial's task. An engine that is in the way of a plain one is ended first."""
-        match self.reusing, engine:
-            case None, _:
-                return self.plain
-            case reusing, "shared":
-                return reusing
-            case reusing, "own":
-                return reusing.own
-            case reusing, _:
-                reusing.close()
-                return self.plain
+        if engine == "plain":
+            if self.reusing is not None:
+                self.reusing.close()
+            return self.plain
+        if self.reusing is None:
+            return self.usual
+        return self.reusing if engine == "shared" else self.reusing.own
 
     @property
     def holds(self) -> EngineConfig | None:
-        """What the engine that is kept between trials was started with."""
-        return self.reusing.holds if self.reusing else None
+        """What the engine that is kept between trials was started with, under the model's own name."""
+        return self.named(self.reusing.holds) if self.reusing and self.reusing.holds else None
+
+    def named(self, config: EngineConfig) -> EngineConfig:
+        """The inverse of `resolve`."""
+        names = {folder: name for name, folder in self._models.items()}
+        return replace(config, model=names.get(config.model, config.model))
 
     @property
     def log_name(self) -> str | None:

@@ -38,6 +38,7 @@ class LiveTrial:
     since: float
     snapshot: Snapshot = field(default_factory=lambda: Snapshot(stage="starting"))
     node: str | None = None
+    actor: str | None = None
     looks: int = 0
     dominated: Dominated | None = None
 
@@ -152,6 +153,10 @@ class Ledger:
 
     def measured(self) -> list[tuple[int, Measurement]]:
         return [(r.trial, r.verdict.measurement) for r in self.records if isinstance(r.verdict, Measured)]
+
+    def actors_in_use(self) -> set[str]:
+        """Ray actors of live trials, as far as they have reported."""
+        return {live.actor for live in self.live.values() if live.actor is not None}
 
     def losses(self, measurement: Measurement) -> tuple[float, ...] | None:
         values = [objective.loss(measurement) for objective in self.problem.objectives]

@@ -28,6 +28,9 @@ class SearchOptions:
     """Whether the search ends by measuring its finalists and the baseline again."""
     reuse: bool = True
     """Whether an engine serves several trials where only its live settings differ."""
+    fork: bool = True
+    """Whether engines are forked from a process that has imported vLLM, where that works; those of a confirmation on
+    GPUs never are."""
     simulate: bool = False
     simulated_gpus: int = 1
     time_scale: float = 0.0

@@ -38,8 +38,8 @@ class Recorder:
 
 
 class Delivered:
-    """An outcome with what belongs on disk beside it. `files`: name -> content, cut to `MAX_LOG_BYTES`. `actor`: the Ray
-    actor that ran the trial; `holds`: what the engine that it keeps was started with."""
+    """An outcome with what belongs on disk beside it. `files`: name -> content, cut to `MAX_LOG_BYTES`. `actor`: the
+    Ray actor that ran the trial; `holds`: what the engine that it keeps was started with."""
 
     __slots__ = ("actor", "ended_at", "files", "holds", "node", "outcome", "requests", "started_at", "versions")
 

@@ -39,7 +39,7 @@ class DominanceScheduler(FIFOScheduler):  # type: ignore[misc]  # ray has no typ
         self._ledger.actors.add(str(result.get("actor")))
         if live is None or result.get("done"):
             return str(TrialScheduler.CONTINUE)
-        live.node = result.get("node")
+        live.node, live.actor = result.get("node"), result.get("actor")
         snapshot = result.get("snapshot")
         if isinstance(snapshot, Snapshot):
             fresh = snapshot is not live.snapshot

@@ -44,6 +44,7 @@ from autotune.run.vetting import Vetting, vetting
 from autotune.search.study import Study, Suggestion
 from autotune.spec.capacity_learned import Memory
 from autotune.spec.catalogue import Catalogue
+from autotune.spec.live import LiveSplit
 from autotune.spec.problem import Problem
 from autotune.spec.verdict import Broken, Invalid, Measured
 
@@ -120,8 +121,14 @@ def _tune(
     memory: Memory | None,
     vetted: Vetting | None,
 ) -> None:
+    split = LiveSplit.of(problem.space, catalogue.defaults()) if options.reuse else None
     study = Study.open(
-        run.journal, problem, sampler=options.sampler, defaults=catalogue.defaults(), study_name=run.path.name
+        run.journal,
+        problem,
+        sampler=options.sampler,
+        defaults=catalogue.defaults(),
+        study_name=run.path.name,
+        split=split,
     )
     retries = pick_up(study, ledger)
     here = NodeAffinitySchedulingStrategy(machines.driver_node, soft=False)
@@ -137,7 +144,7 @@ def _tune(
     context = TrialContext(
         workload=problem.workload,
         slos=problem.slos,
-        kit=EngineKit(options=options, known_flags=frozenset(catalogue.flags) | catalogue.server_flags),
+        kit=EngineKit(options=options, known_flags=frozenset(catalogue.flags) | catalogue.server_flags, split=split),
         recorder=recorder,
         driver_pid=os.getpid(),
         driver_node=machines.driver_node,
@@ -154,6 +161,7 @@ def _tune(
         confirm=options.confirm,
         memory=memory,
         vetting=vetted,
+        split=split,
     )
     trainable = tune.with_resources(
         tune.with_parameters(TrialActor, context=context),

@@ -13,13 +13,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from shutil import copyfile
-from typing import Any
+from typing import Any, Literal
 
 from ray.tune.search import Searcher
 
 from autotune.history.record import TrialRecord
 from autotune.history.rundir import RunDir
 from autotune.history.tables import append_rungs, append_trial, trial_row
+from autotune.run.idle_engines import IdleEngines
 from autotune.run.ledger import Ledger, LiveTrial
 from autotune.run.packing import Packing
 from autotune.run.progress import Progress
@@ -36,6 +37,7 @@ from autotune.search.dead import Dead
 from autotune.search.study import SpaceExhausted, Study, Suggestion
 from autotune.spec.capacity_learned import Memory, SeenStart
 from autotune.spec.config import EngineConfig
+from autotune.spec.live import LiveSplit
 from autotune.spec.measurement import Measurement
 from autotune.spec.verdict import Books, Broken, Dominated, Infeasible, Invalid, Measured, Verdict, verdict_name
 from autotune.trial.climb import Outcome
@@ -60,11 +62,13 @@ class VtuneSearcher(Searcher):  # type: ignore[misc]  # ray has no types
         confirm: bool = True,
         memory: Memory | None = None,
         vetting: Vetting | None = None,
+        split: LiveSplit | None = None,
     ) -> None:
         super().__init__(metric=None, mode=None)
         self._study, self._run, self._ledger, self._packing = study, run, ledger, packing
         self._take, self._watch, self._max_attempts, self._confirm = take, watch, max_attempts, confirm
         self._memory, self._vetting = memory, vetting
+        self._idle = IdleEngines(split=split)
         self._dead = Dead(ledger.problem.defaults)
         for record in ledger.records:
             self._learn(record)
@@ -81,6 +85,8 @@ class VtuneSearcher(Searcher):  # type: ignore[misc]  # ray has no types
     def suggest(self, trial_id: str) -> Any:
         """A task to start now; None while nothing can start; FINISHED when the budget is used up."""
         ledger, packing = self._ledger, self._packing
+        for actor in ledger.actors_in_use():
+            self._idle.taken(actor)
         for key, live in ledger.live.items():
             if live.node is not None:
                 packing.place(key, live.node)
@@ -108,10 +114,14 @@ class VtuneSearcher(Searcher):  # type: ignore[misc]  # ray has no types
             due = baseline_repeats(study.candidates, ledger.problem.budget.trials)
             overdue = due - list(study.roles.values()).count("baseline")
             baseline = baseline_of(ledger.records)
-            # When engines of its size run anyway, unless that never comes: a change of size costs a drain and actors.
-            if baseline is not None and (overdue > 1 or (overdue == 1 and packing.size == baseline.gpus)):
+            # When engines of its size run anyway and the free one can run as it, unless that never comes: else it costs
+            # a start, a change of size a drain and actors besides.
+            if baseline is not None and (
+                overdue > 1
+                or (overdue == 1 and packing.size == baseline.gpus and self._idle.reach(baseline) is not False)
+            ):
                 return [study.repeat("baseline", baseline)]
-            asked = study.ask(gpus=packing.wanted(), accept=self._accept)
+            asked = study.ask(gpus=packing.wanted(), accept=self._accept, seconds=self._idle.seconds(ledger.records))
             if not isinstance(asked, SpaceExhausted):
                 return [asked]
             ledger.exhausted = True
@@ -136,8 +146,9 @@ class VtuneSearcher(Searcher):  # type: ignore[misc]  # ray has no types
                 self._dead.ran(record.config)
             case _:
                 return
-        if self._memory is not None:
-            self._memory = self._memory.after(SeenStart(config=record.config, facts=record.facts))
+        if self._memory is not None and not record.engine_reused:
+            started = record.launched or record.config
+            self._memory = self._memory.after(SeenStart(config=started, facts=record.facts))
 
     def _confirmation(self) -> list[Suggestion]:
         """All runs of its next step (screening, then finalists against the baseline), in order; they are in the journal
@@ -178,6 +189,7 @@ class VtuneSearcher(Searcher):  # type: ignore[misc]  # ray has no types
             config=suggestion.config,
             seed=self._ledger.problem.seed * 1_000_003 + traffic * 101 + attempt,
             stress=self._is_last_confirmation(suggestion),
+            engine=self._engine_for(suggestion),
         )
         self._packing.start(trial_id, task.config.gpus)
         self._ledger.live[trial_id] = LiveTrial(task=task, suggestion=suggestion, since=self._ledger.clock())
@@ -185,6 +197,13 @@ class VtuneSearcher(Searcher):  # type: ignore[misc]  # ray has no types
         what += f" (attempt {attempt})" * (attempt > 1)
         self._watch(self._ledger.progress(f"trial {task.trial} starts{what}"))
         return {"task": task}
+
+    def _engine_for(self, suggestion: Suggestion) -> Literal["shared", "own", "plain"]:
+        """What is decided by is measured as it will be in use; a second attempt, and the default that everything is
+        compared with, in an engine that nothing else was asked of."""
+        if suggestion.role in ("screen", "confirm"):
+            return "plain"
+        return "own" if suggestion.attempt > 1 or suggestion.role in ("default", "incumbent") else "shared"
 
     def _is_last_confirmation(self, suggestion: Suggestion) -> bool:
         """Whether no further run of this configuration's confirmation waits to be started: then this one ends with the
@@ -203,6 +222,8 @@ class VtuneSearcher(Searcher):  # type: ignore[misc]  # ray has no types
         if live is None:
             return
         delivered = self._take(live.task.trial, live.task.attempt)
+        if delivered is not None:
+            self._idle.ended(delivered.actor, gpus=live.task.config.gpus, holds=delivered.holds)
         record = self._record(live, delivered)
         self._keep(record)
         self._ledger.records.append(record)
@@ -247,7 +268,8 @@ class VtuneSearcher(Searcher):  # type: ignore[misc]  # ray has no types
             devices=outcome.devices,
             node=delivered.node,
             argv=outcome.argv,
-            engine_reused=False,
+            engine_reused=outcome.reused,
+            launched=outcome.launched if outcome.launched and outcome.launched.key != live.task.config.key else None,
             started_at=delivered.started_at,
             ended_at=delivered.ended_at,
             versions=delivered.versions,

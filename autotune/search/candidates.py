@@ -11,7 +11,14 @@ from typing import Literal
 
 import numpy as np
 
-from autotune.search.design import REPLACEMENTS, design_size, initial_design, random_points
+from autotune.search.design import (
+    REPLACEMENTS,
+    by_start,
+    design_size,
+    few_starts,
+    initial_design,
+    random_points,
+)
 from autotune.search.draws import Drawn, Draws
 from autotune.search.feasibility import BOLD_MARGIN, Feasibility, margin_for
 from autotune.search.guesses import guesses
@@ -21,12 +28,14 @@ from autotune.search.pool import pool
 from autotune.search.proposal import Proposer
 from autotune.search.telling import RULE_BROKEN, Told
 from autotune.spec.config import EngineConfig, FlagValue
+from autotune.spec.live import LiveSplit
 from autotune.spec.problem import Problem
 from autotune.spec.space import Point
 
 SamplerName = Literal["gp", "tpe", "nsga2", "random"]
 """`gp`: Gaussian processes and expected hypervolume (`proposal`); the others are Optuna's."""
 Accept = Callable[[EngineConfig], bool]
+Seconds = Callable[[EngineConfig], float]
 
 ASKS = 32
 """Of the sampler, for one suggestion, before a random point is taken."""
@@ -53,7 +62,15 @@ class Chosen:
 class Candidates:
     """`taken`: keys of every configuration that was suggested; `running`: points of those without a verdict yet."""
 
-    def __init__(self, problem: Problem, defaults: Mapping[str, FlagValue], *, given: Sequence[EngineConfig]) -> None:
+    def __init__(
+        self,
+        problem: Problem,
+        defaults: Mapping[str, FlagValue],
+        *,
+        given: Sequence[EngineConfig],
+        split: LiveSplit | None = None,
+    ) -> None:
+        self._split = split
         self._problem, self._defaults, self._seed = problem, dict(defaults), abs(problem.seed)
         self.taken: set[str] = set()
         self.running: dict[int, Point] = {}
@@ -72,8 +89,10 @@ class Candidates:
         point = self.design[index]
         return Chosen(point=point) if self._fresh(self.decode(point), accept) else self._untried(number, gpus, accept)
 
-    def propose(self, number: int, gpus: int | None, accept: Accept | None) -> Chosen | None:
-        """The most promising of many points by a model of what was measured."""
+    def propose(
+        self, number: int, gpus: int | None, accept: Accept | None, seconds: Seconds | None = None
+    ) -> Chosen | None:
+        """The most promising of many points by a model of what was measured, per second that measuring it takes."""
         space, feasibility = self._problem.space, self._feasibility(number)
         points: list[Point] = []
         sizes: list[int] = []
@@ -98,6 +117,8 @@ class Candidates:
         if worth is not None:
             if gpus is not None:
                 worth = worth * np.where(np.array(sizes) == gpus, 1.0, OTHER_SIZE)
+            if seconds is not None:
+                worth = worth / np.array([seconds(config) for config in configs])
             order = np.argsort(-worth, kind="stable").tolist()
             for index in order:
                 if worth[index] <= 0:
@@ -199,8 +220,12 @@ class Candidates:
         start = locate(space, space.default(), self._defaults)
         guessed = guesses(space, self._problem.workload, start=start, refused=refused)[: max(1, wanted // 2)]
         spread = initial_design(space, seed=self._seed, size=wanted, refused=refused, key=key)
+        if self._split is not None:
+            spread = [point for point in few_starts(space, spread, self._split) if not refused(point)] + spread
         seen = {key(point) for point in guessed}
-        design = guessed + [point for point in spread if key(point) not in seen][: wanted - len(guessed)]
+        fresh = {key(point): point for point in spread if key(point) not in seen}
+        design = guessed + list(fresh.values())[: wanted - len(guessed)]
         # Grouped by engine size, the default's first: a change of size costs the searcher a drain and new actors.
         first = space.default().gpus
-        return sorted(design, key=lambda point: (self.decode(point).gpus != first, self.decode(point).gpus))
+        grouped = sorted(design, key=lambda point: (self.decode(point).gpus != first, self.decode(point).gpus))
+        return grouped if self._split is None else by_start(grouped, self.decode, self._split)

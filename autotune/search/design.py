@@ -11,7 +11,8 @@ from zlib import crc32
 import numpy as np
 
 from autotune.search.points import choose
-from autotune.spec.config import FlagValue
+from autotune.spec.config import EngineConfig, FlagValue
+from autotune.spec.live import LiveSplit
 from autotune.spec.space import Point, SearchSpace
 
 REPLACEMENTS = 200
@@ -84,3 +85,23 @@ class Row:
 
 def _between(low: float, high: float, share: float) -> float:
     return low + (high - low) * share
+
+
+def few_starts(space: SearchSpace, design: Sequence[Point], split: LiveSplit) -> list[Point]:
+    """The same design with the launch flags of every third point given to the two after it, so that one engine measures
+    three. The design itself where a dimension depends on another one: there not every mixture is a point."""
+    if any(dimension.when is not None for dimension in space.dimensions):
+        return list(design)
+    launch = {d.name for d in space.dimensions if d.target != "flag" or d.name not in split.flags}
+    leaders = [design[index - index % 3] for index in range(len(design))]
+    return [
+        {**point, **{name: value for name, value in leader.items() if name in launch}}
+        for point, leader in zip(design, leaders, strict=True)
+    ]
+
+
+def by_start(design: Sequence[Point], decode: Callable[[Point], EngineConfig], split: LiveSplit) -> list[Point]:
+    """Points that one engine can measure next to each other, in the order in which the first of each comes."""
+    keys = [split.launch_key(decode(point)) for point in design]
+    first = {key: index for index, key in reversed(list(enumerate(keys)))}
+    return [point for _, point in sorted(zip(keys, design, strict=True), key=lambda pair: first[pair[0]])]

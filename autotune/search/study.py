@@ -23,13 +23,14 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 from autotune.errors import UserError
 from autotune.history.record import Role
 from autotune.search.candidates import Accept as Accept
-from autotune.search.candidates import Candidates
+from autotune.search.candidates import Candidates, Seconds
 from autotune.search.candidates import SamplerName as SamplerName
 from autotune.search.draws import Draws, close, sampler_of
 from autotune.search.known import Known
 from autotune.search.points import choose, locate
 from autotune.search.telling import Told, told
 from autotune.spec.config import EngineConfig, FlagValue
+from autotune.spec.live import LiveSplit
 from autotune.spec.problem import Problem
 from autotune.spec.space import Point
 from autotune.spec.verdict import Infeasible, Verdict, verdict_name
@@ -62,7 +63,13 @@ class Study:
     """One search. Not thread-safe; one process at a time writes a journal (the run's lock sees to that)."""
 
     def __init__(
-        self, study: optuna.Study, problem: Problem, *, sampler: SamplerName, defaults: Mapping[str, FlagValue]
+        self,
+        study: optuna.Study,
+        problem: Problem,
+        *,
+        sampler: SamplerName,
+        defaults: Mapping[str, FlagValue],
+        split: LiveSplit | None = None,
     ) -> None:
         self._study, self._problem, self._sampler, self._defaults = study, problem, sampler, dict(defaults)
         self._seed = abs(problem.seed)
@@ -70,7 +77,7 @@ class Study:
         self._given: list[tuple[Role, EngineConfig]] = [("default", problem.space.default())]
         if problem.incumbent is not None:
             self._given.append(("incumbent", problem.incumbent))
-        self._candidates = Candidates(problem, defaults, given=[config for _, config in self._given])
+        self._candidates = Candidates(problem, defaults, given=[config for _, config in self._given], split=split)
         self._latest: dict[int, int] = {}
         self._roles: dict[int, Role] = {}
         self._attempts: dict[int, int] = {}
@@ -108,8 +115,10 @@ class Study:
         sampler: SamplerName = "gp",
         defaults: Mapping[str, FlagValue],
         study_name: str,
+        split: LiveSplit | None = None,
     ) -> Study:
-        """Begins a study, or goes on with the one in `journal`. `defaults` are vLLM's own flag values.
+        """Begins a study, or goes on with the one in `journal`. `defaults` are vLLM's own flag values;
+        with `split` engines outlive their trials, and the initial design is one that few starts measure.
 
         Raises UserError when the journal can't be read or was written for other objectives.
         """
@@ -136,7 +145,7 @@ class Study:
                 value=study.metric_names,
                 remedy="begin a new run",
             )
-        return cls(study, problem, sampler=sampler, defaults=defaults)
+        return cls(study, problem, sampler=sampler, defaults=defaults, split=split)
 
     @property
     def next_number(self) -> int:
@@ -168,13 +177,16 @@ class Study:
         number = self.next_number
         return self._fix(number, role, config, None, group=group)
 
-    def ask(self, *, gpus: int | None = None, accept: Accept | None = None) -> Suggestion | SpaceExhausted:
+    def ask(
+        self, *, gpus: int | None = None, accept: Accept | None = None, seconds: Seconds | None = None
+    ) -> Suggestion | SpaceExhausted:
         """The default first, then the incumbent, the initial design, and from then on what the sampler suggests.
 
         Never breaks a rule of the space, is never refused by `accept` (which may depend on the configuration and on
         what was told before) and never repeats a configuration; default and incumbent are given whatever they are.
-        With `gpus`, sampled suggestions are turned down for one that needs that many devices; after some asks another
-        size may come.
+        `seconds`: what measuring a configuration would take now, start included; the `gp` sampler then suggests what is
+        worth most per second. With `gpus`, sampled suggestions are turned down for one that needs that many devices;
+        after some asks another size may come.
         """
         number, place = self.next_number, self.candidates
         if place < len(self._given):
@@ -184,7 +196,7 @@ class Study:
         if index < len(candidates.design):
             chosen = candidates.first(index, number, gpus, accept)
         elif self._sampler == "gp":
-            chosen = candidates.propose(number, gpus, accept)
+            chosen = candidates.propose(number, gpus, accept, seconds)
         else:
             chosen = candidates.sample(self._draws(number), number, gpus, accept)
         if chosen is None:

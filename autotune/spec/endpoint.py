@@ -38,5 +38,5 @@ class Endpoint:
     where the engine doesn't. None: it has no live settings."""
     launched: EngineConfig | None = None
     reused: bool = False
-    ahead: Books = Books()
+    ahead: Books = field(default_factory=Books)
     bears: Callable[[int], bool] | None = field(default=None, repr=False)

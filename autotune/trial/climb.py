@@ -49,8 +49,8 @@ class RungRequests:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What a trial leaves behind. `verdict` None: it was cut short by its caller, who knows why. `facts` are of what the
-    engine was started with (`launched`)."""
+    """What a trial leaves behind. `verdict` None: it was cut short by its caller, who knows why. `facts` are of what
+    the engine was started with (`launched`)."""
 
     verdict: Verdict | None
     books: Books

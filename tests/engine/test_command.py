@@ -24,7 +24,7 @@ def environment(
     c: EngineConfig, inherited: dict[str, str], platform: Platform = "cpu", cores: int = 8
 ) -> dict[str, str]:
     return engine_environment(
-        c, ["1", "3"], platform=platform, inherited=inherited, extra={}, cores=cores, inductor_cache="/c"
+        c, ["1", "3"], platform=platform, inherited=inherited, extra={}, cores=cores, caches={"TRITON_CACHE_DIR": "/c"}
     )
 
 
@@ -97,6 +97,12 @@ def test_a_users_thread_count_does_reach_it() -> None:
 def test_the_candidates_own_variables_win() -> None:
     c = config(env={"VLLM_NO_USAGE_STATS": "0"})
     assert environment(c, {"VLLM_NO_USAGE_STATS": "1"})["VLLM_NO_USAGE_STATS"] == "0"
+
+
+def test_compile_caches_are_vtunes_unless_someone_has_set_them() -> None:
+    assert environment(config(), {})["TRITON_CACHE_DIR"] == "/c"
+    assert environment(config(), {"TRITON_CACHE_DIR": "/mine"})["TRITON_CACHE_DIR"] == "/mine"
+    assert environment(config(env={"TRITON_CACHE_DIR": "/its"}), {})["TRITON_CACHE_DIR"] == "/its"
 
 
 def test_what_is_written_down_has_no_secrets_and_no_strangers_values() -> None:

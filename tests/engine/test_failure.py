@@ -25,6 +25,7 @@ FAILURES = {
     "h200_vllm0.24_err-util011": "capacity.no_kv_blocks",
     "h200_vllm0.24_err-gpu-busy": "infra.gpu_busy",
     "cpu_vllm0.32_err-block-size": "config.unsupported",
+    "cpu_vllm0.32_err-cache": "infra.cache",
     "cpu_vllm0.32_err-flag": "config.invalid",
     "cpu_vllm0.32_err-host-busy": "infra.gpu_busy",
     "cpu_vllm0.32_err-kv-bytes": "capacity.no_kv_blocks",

@@ -9,11 +9,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from autotune.engine import api
+from autotune.engine.compile_cache import CompileCache
+from autotune.engine.failure import first_failure
 from autotune.engine.fork_server import ForkServer
 from autotune.engine.port import listening
 from autotune.engine.process import Stat, living, stat_of
@@ -198,6 +201,56 @@ def test_a_fork_server_that_cannot_import_vllm_is_given_up_once(model: str, tmp_
     launcher = VllmLauncher(vllm_python=python, logs=tmp_path, platform="cpu", fork_server=server)
     assert failed(launcher, model).cause == "env.missing_dependency"
     assert server.broken is not None and "exit code 1" in server.broken
+
+
+def test_an_engine_that_only_fails_when_forked_is_spawned_in_the_same_launch(model: str, tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os\nif 'BREAK' in os.environ: os.register_at_fork(after_in_child=lambda: os._exit(7))\n"
+    )
+    env = {**os.environ, "BREAK": "1", "PYTHONPATH": str(tmp_path)}
+    with ForkServer(vllm_python=Path(sys.executable), log=tmp_path / "fork-server.log", env=env) as server:
+        launcher = VllmLauncher(vllm_python=Path(sys.executable), logs=tmp_path, platform="cpu", fork_server=server)
+        with launcher(EngineConfig(model=model, flags=FLAGS), ["cpu"], name="t", cancelled=never) as engine:
+            assert isinstance(engine, Endpoint)
+        assert server.broken is not None and "started when it was spawned" in server.broken
+    assert (tmp_path / "t" / "engine.before-spawned.log").exists()
+
+
+def test_a_forked_engine_that_may_not_fork_any_more_spawns_its_core(model: str, tmp_path: Path) -> None:
+    """As once its API server has initialised CUDA; here it is told so."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os, sys\n"
+        "def pretend(): vars(sys.modules['__main__'])['cuda_trace'] = lambda: 'pretended'\n"
+        "if 'PRETEND' in os.environ: os.register_at_fork(after_in_child=pretend)\n"
+    )
+    env = {**os.environ, "PRETEND": "1", "PYTHONPATH": str(tmp_path)}
+    with ForkServer(vllm_python=Path(sys.executable), log=tmp_path / "fork-server.log", env=env) as server:
+        launcher = VllmLauncher(vllm_python=Path(sys.executable), logs=tmp_path, platform="cpu", fork_server=server)
+        with launcher(EngineConfig(model=model, flags=FLAGS), ["cpu"], name="t", cancelled=never) as engine:
+            assert isinstance(engine, Endpoint)
+            session = engine_session(engine, tmp_path)
+            commands = [Path(f"/proc/{pid}/cmdline").read_text() for pid in members_by_parent(session)]
+            assert any("spawn_main" in command for command in commands)
+        assert server.proven
+
+
+def test_a_broken_compile_cache_costs_one_start_and_is_replaced(
+    launcher: VllmLauncher, model: str, tmp_path: Path
+) -> None:
+    cache = CompileCache(root=tmp_path / "compile", vllm="v", torch="t")
+    launcher = replace(launcher, compile_cache=cache)
+    config = EngineConfig(model=model, flags={**FLAGS, "enforce-eager": False})
+    with launcher(config, ["cpu"], name="t", cancelled=never) as engine:
+        assert isinstance(engine, Endpoint)
+    generated = [path for path in cache.root.rglob("*.py") if path.stat().st_size > 1000]
+    assert generated
+    for path in generated:
+        path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    with launcher(config, ["cpu"], name="again", cancelled=never) as engine:
+        assert isinstance(engine, Endpoint)
+    assert first_failure((tmp_path / "again" / "engine.before-without_cache.log").read_text()) is not None
+    whole = [path for path in cache.root.rglob("*.py") if path.stat().st_size > 1000]
+    assert whole and all(compile(path.read_text(), str(path), "exec") for path in whole)
 
 
 @pytest.mark.parametrize("how", ["forked", "spawned"])

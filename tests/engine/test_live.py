@@ -87,12 +87,13 @@ class TestARunningEngine:
         assert not now.missing
 
     def test_answers_as_many_tokens_as_before(self, engine: Endpoint, live: LiveSettings) -> None:
-        for settings in (
+        each: tuple[dict[str, FlagValue], ...] = (
             {"max-num-seqs": 1, "max-num-batched-tokens": 64},
             {"enable-chunked-prefill": False},
             {"enable-prefix-caching": False},
             {"enable-prefix-caching": True, "scheduling-policy": "priority"},
-        ):
+        )
+        for settings in each:
             live.change_when_idle(settings)
             assert complete(engine, 8, list(range(10, 210))) == 8
             live.change_when_idle({"max-num-batched-tokens": 1024, "max-num-seqs": 32, "enable-chunked-prefill": True})

@@ -1,35 +1,41 @@
 """Imports vLLM once and forks an engine per request, so that a start costs seconds, not most of a minute.
 
-Runs in vLLM's interpreter, on a CPU only (a process that has a CUDA context can't be forked). Standard input takes one
-JSON object a line, standard output answers each with one:
+Runs in vLLM's interpreter, for CPU and CUDA builds of it. It never touches CUDA, whose driver doesn't survive a fork,
+and verifies that before each one (`why_not_fork`). Standard input takes one JSON object a line, standard output answers
+each with one:
 
     {"do": "start", "argv": [...], "env": {...}, "log": PATH}  -> {"pid": N, "start": TICKS} or {"error": TEXT}
     {"do": "exit_code", "pid": N}                              -> {"exit_code": N or null}
 
-and says {"ready": SECONDS, "torch_threads": N, "skipped": [...]} first. End of input ends it, and every engine it has
-left: first SIGTERM, after a few seconds SIGKILL to the engine's whole session.
+and says {"ready": SECONDS, "torch_threads": N, "skipped": [...]} first, or {"error": TEXT} where it can't serve at all.
+End of input ends it, and every engine it has left: first SIGTERM, after a few seconds SIGKILL to the engine's whole
+session.
 
 An engine forked here is what `python -m vllm.entrypoints.openai.api_server` would have been: session, standard files,
 environment, working folder and argv are its own, and its workers get the OpenMP threads and cores vLLM chose for them.
-One thing differs: how its processes wait for each other (`wait_without_yielding`).
+One thing differs on CPUs: how its processes wait for each other (`wait_without_yielding`).
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import importlib
 import json
 import os
+import platform
 import re
 import runpy
 import select
 import signal
 import sys
 import tempfile
+import threading
 import time
 import traceback
 import warnings
+from collections.abc import Iterator
 from multiprocessing import resource_tracker
 from typing import Any
 
@@ -48,9 +54,6 @@ MODULES = (
     "vllm.v1.engine.core",
     "vllm.v1.executor.multiproc_executor",
     "vllm.v1.executor.uniproc_executor",
-    "vllm.v1.worker.cpu_worker",
-    "vllm.v1.worker.cpu_model_runner",
-    "vllm.v1.attention.backends.cpu_attn",
     "vllm.v1.core.sched.scheduler",
     "vllm.v1.structured_output",
     "vllm.model_executor.models.qwen2",
@@ -64,17 +67,106 @@ MODULES = (
     "torch.distributed",
     "torch._inductor.compile_fx",
 )
+CPU_MODULES = (
+    "vllm.v1.worker.cpu_worker",
+    "vllm.v1.worker.cpu_model_runner",
+    "vllm.v1.attention.backends.cpu_attn",
+)
+# Several attention backends, since the candidates may name any; the model runner is the old one or the new one.
+CUDA_MODULES = (
+    "triton",
+    "vllm.v1.worker.gpu_worker",
+    "vllm.v1.worker.gpu_model_runner",
+    "vllm.v1.worker.gpu.model_runner",
+    "vllm.v1.attention.selector",
+    "vllm.v1.attention.backends.flash_attn",
+    "vllm.v1.attention.backends.triton_attn",
+    "vllm.v1.attention.backends.flashinfer",
+    "vllm.v1.sample.ops.topk_topp_sampler",
+    "vllm.compilation.backends",
+    "vllm.compilation.cuda_graph",
+    "vllm.distributed.device_communicators.cuda_communicator",
+    "vllm.distributed.device_communicators.pynccl",
+    "vllm.model_executor.layers.quantization.fp8",
+    "vllm.model_executor.models.qwen3",
+    "torch._inductor.codegen.triton",
+)
+
+
+class CannotServe(Exception):
+    """Engines of this vLLM have to be spawned. Its text says why."""
 
 
 def import_all() -> list[str]:
+    """Returns those that this vLLM lacks. Raises CannotServe, and whatever the entry point's import does."""
     skipped = []
     importlib.import_module(ENTRY)  # the one that must work
-    for name in MODULES:
+    from vllm.platforms import current_platform
+
+    if not (current_platform.is_cpu() or current_platform.is_cuda()):
+        raise CannotServe("this vLLM runs neither on a CPU nor on CUDA, and forking was never tried on others")
+    if current_platform.is_cuda() and "microsoft" in " ".join(platform.uname()).lower():
+        raise CannotServe("NVML doesn't survive a fork under WSL")  # vllm/utils/system_utils.py: _maybe_force_spawn
+    for name in (*MODULES, *(CPU_MODULES if current_platform.is_cpu() else CUDA_MODULES)):
         try:
             importlib.import_module(name)
-        except ImportError as error:
-            skipped.append(f"{name}: {error}"[:200])
+        except Exception as error:  # the engine will say so, if it needs this one
+            skipped.append(f"{name}: {type(error).__name__}: {error}"[:200])
+        if (trace := cuda_trace()) is not None:
+            raise CannotServe(f"{trace} once {name} was imported")
     return skipped
+
+
+def open_files() -> Iterator[str]:
+    for number in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):  # the one that lists them
+            yield os.readlink(f"/proc/self/fd/{number}")
+
+
+def cuda_trace() -> str | None:
+    """What shows that this process has initialised CUDA; None = nothing does.
+
+    torch knows of its own use only. For anybody else's (Triton, FlashInfer, a call to the driver) the open files speak:
+    cuInit opens /dev/nvidia-uvm and keeps it open. NVML, by which vLLM asks about GPUs without CUDA, opens
+    nvidiactl, nvidia<N> and files in nvidia-caps, so these mean nothing; all other devices of the driver's do.
+    """
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        return "torch.cuda is initialised"
+    for path in open_files():
+        if re.match(r"/dev/nvidia", path) and not re.fullmatch(r"/dev/nvidia(?:ctl|\d+|-caps/.*)", path):
+            return f"{path} is open"
+    return None
+
+
+def why_not_fork() -> str | None:
+    """What a forked engine would break or hang on; None = nothing.
+
+    Of several threads only the forking one lives on in the child, and locks that others held stay locked. Counted are
+    Python's: libraries keep idle ones of their own (48 beside an H200, where forked engines started and served).
+    """
+    threads = [thread.name for thread in threading.enumerate()]
+    if len(threads) > 1:
+        return f"there are {len(threads)} Python threads ({', '.join(threads)})"
+    return cuda_trace()
+
+
+def forget_what_was_cached() -> None:
+    """Empties the functools caches of vLLM and torch.cuda.
+
+    What was asked before the fork may depend on the environment: a capability or count of the GPUs that
+    CUDA_VISIBLE_DEVICES let the server see (vllm/platforms/cuda.py: get_device_capability).
+    """
+    for name, module in list(sys.modules.items()):
+        if name.startswith(("vllm.", "torch.cuda")):
+            classes = [v for v in list(vars(module).values()) if isinstance(v, type) and v.__module__ == name]
+            for owner in (module, *classes):
+                for value in list(vars(owner).values()):
+                    function = value.__func__ if isinstance(value, classmethod | staticmethod) else value
+                    if isinstance(function, functools._lru_cache_wrapper):
+                        function.cache_clear()
+    if (cuda := sys.modules.get("torch.cuda")) is not None and hasattr(cuda, "_cached_device_count"):
+        vars(cuda)["_cached_device_count"] = None
 
 
 def wait_without_yielding() -> None:
@@ -109,16 +201,35 @@ def keep_openmp_choice() -> None:
 
 
 def fork_instead_of_spawn() -> None:
-    """vLLM asks for "spawn" in several places; here that would import everything again."""
+    """vLLM asks for "spawn" in several places; here that would import everything again.
+
+    It stays "spawn" where vLLM has no other way (vllm/utils/system_utils.py: _maybe_force_spawn): in a process that has
+    initialised CUDA, and for NUMA binding, which replaces the interpreter that is spawned.
+    """
     import multiprocessing
 
     get_context = multiprocessing.get_context
-    multiprocessing.get_context = lambda method=None: get_context(  # type: ignore[assignment]
-        "fork" if method == "spawn" else method
-    )
+
+    def chosen(method: str | None = None) -> Any:
+        if method == "spawn" and "--numa-bind" not in sys.argv and cuda_trace() is None:
+            method = "fork"
+        return get_context(method)
+
+    multiprocessing.get_context = chosen
 
 
-def become_engine(request: dict[str, Any], torch_threads: int) -> None:
+def environment_of(request: dict[str, str], before: dict[str, str], after: dict[str, str]) -> dict[str, str]:
+    """The engine's environment as it would be once it had imported vLLM, which sets variables then.
+
+    One that was there `before` the server's import and changed was set whatever it was; a new one may be a default
+    only. (Without PYTORCH_NVML_BASED_CUDA_CHECK the API server initialises CUDA, and can't fork its engine core.)
+    """
+    new = {name: value for name, value in after.items() if name not in before}
+    changed = {name: value for name, value in after.items() if before.get(name, value) != value}
+    return {**new, **request, **changed}
+
+
+def become_engine(request: dict[str, Any], torch_threads: int, before: dict[str, str]) -> None:
     os.setsid()
     log = os.open(request["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     nothing = os.open(os.devnull, os.O_RDONLY)
@@ -129,8 +240,10 @@ def become_engine(request: dict[str, Any], torch_threads: int) -> None:
     for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    environment = environment_of(request["env"], before, dict(os.environ))
     os.environ.clear()
-    os.environ.update(request["env"])
+    os.environ.update(environment)
+    forget_what_was_cached()
     for folder in reversed(os.environ.get("PYTHONPATH", "").split(os.pathsep)):
         if folder and folder not in sys.path:
             sys.path.insert(0, folder)
@@ -158,7 +271,9 @@ def exit_code_of(error: SystemExit) -> int:
     return 1
 
 
-def start(request: dict[str, Any], torch_threads: int) -> dict[str, Any]:
+def start(request: dict[str, Any], torch_threads: int, before: dict[str, str]) -> dict[str, Any]:
+    if (reason := why_not_fork()) is not None:
+        return {"error": reason}
     sys.stdout.flush()
     sys.stderr.flush()
     pid = os.fork()
@@ -168,7 +283,7 @@ def start(request: dict[str, Any], torch_threads: int) -> dict[str, Any]:
         return {"pid": pid, "start": ticks}
     code = 1
     try:
-        become_engine(request, torch_threads)
+        become_engine(request, torch_threads, before)
         code = 0
     except SystemExit as error:
         code = exit_code_of(error)
@@ -234,13 +349,21 @@ def main() -> None:
         answers.write(json.dumps(reply) + "\n")
         answers.flush()
 
+    before = dict(os.environ)
+    os.environ["TORCH_WARM_POOL"] = "0"  # torch/_inductor/async_compile.py starts processes and a thread, on import
     import torch
 
     torch_threads = torch.get_num_threads()
     torch.set_num_threads(1)  # an OpenMP pool that existed before a fork hangs the child
-    skipped = import_all()
-    with contextlib.suppress(ImportError):  # then this vLLM has it somewhere else: it waits as it always did
-        wait_without_yielding()
+    try:
+        skipped = import_all()
+    except CannotServe as error:
+        answer({"error": str(error)})
+        return
+    del os.environ["TORCH_WARM_POOL"]
+    if torch.version.cuda is None:  # a GPU's engine is to be what `vllm serve` is, and has cores to itself
+        with contextlib.suppress(ImportError):  # then this vLLM has it somewhere else: it waits as it always did
+            wait_without_yielding()
     gc.collect()
     gc.freeze()
     answer({"ready": round(time.monotonic() - began, 2), "torch_threads": torch_threads, "skipped": skipped})
@@ -261,8 +384,9 @@ def main() -> None:
             request = json.loads(line)
             if request["do"] == "start":
                 try:
-                    reply = start(request, torch_threads)
-                    running.add(reply["pid"])
+                    reply = start(request, torch_threads, before)
+                    if "pid" in reply:
+                        running.add(reply["pid"])
                 except OSError as error:
                     reply = {"error": str(error)}
                 answer(reply)

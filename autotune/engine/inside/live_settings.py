@@ -9,7 +9,8 @@ no attribute for is named under "missing", with the reason, and never set.
     POST /vtune/live-settings {"set": {FLAG: VALUE}, "reset_prefix_cache": bool} -> state as it is then, or {"error"}
 
 with the engine's own key (`Authorization: Bearer $VLLM_API_KEY`). Flags are spelled as vLLM spells them; besides
-`usable-kv-blocks`. State: {"settings", "caps", "missing", "running", "waiting", "block_size", "max_model_len", "took_ms"}.
+`usable-kv-blocks`. State: {"settings", "caps", "missing", "running", "waiting", "block_size", "max_model_len",
+"took_ms"}.
 
 A change is judged as a cold start would judge it before anything is touched (vllm/config/scheduler.py,
 `verify_max_model_len`), and takes place between two steps of the engine: EngineCore serves utility calls by the name of
@@ -167,7 +168,7 @@ def need(holds: bool, otherwise: str) -> None:
 
 
 def judge(core: Any, wanted: dict[str, Any], *, reset: bool) -> dict[str, Any]:
-    """All settings as they would be. Raises Refused where a cold start would refuse them, or where this engine can't."""
+    """All settings as they would be. Raises Refused where a cold start would, and where this engine can't."""
     now, most, gone = settings(core), caps(core), missing(core)
     unknown = sorted(set(wanted) - set(now) - set(gone))
     need(not unknown, f"{', '.join(unknown)}: no live setting")
