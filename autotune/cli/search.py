@@ -76,6 +76,9 @@ def search(
     no_confirm: Annotated[
         bool, typer.Option("--no-confirm", help="Don't measure the best candidates and the default again at the end.")
     ] = False,
+    no_reuse: Annotated[
+        bool, typer.Option("--no-reuse", help="Start an engine for every trial, also where live settings would do.")
+    ] = False,
     vllm_python: VllmPython = None,
     allow_quality_loss: AllowQualityLoss = False,
     allow: Allow = None,
@@ -106,6 +109,7 @@ def search(
             "--allow-quality-loss": allow_quality_loss or None,
             "--allow": allow,
             "--no-confirm": no_confirm or None,
+            "--no-reuse": no_reuse or None,
             "--simulate": simulate or None,
         }
         for option, value in given.items():
@@ -123,6 +127,7 @@ def search(
             address=address,
             concurrency=concurrency,
             confirm=not no_confirm,
+            reuse=not no_reuse,
             allow_quality_loss=allow_quality_loss,
             simulate=simulate,
             simulated_gpus=simulated_gpus,

@@ -47,7 +47,7 @@ class LiveSplit:
         }
         return cls(
             flags=frozenset(flags),
-            defaults={**_DEFAULTS, **{k: v for k, v in defaults.items() if v is not None}},
+            defaults={k: v for k, v in defaults.items() if v is not None},
             most={name: max(values) for name, values in searched.items() if values},
         )
 
@@ -107,7 +107,7 @@ class LiveSplit:
             return given
         if name == "long-prefill-token-threshold" and number_of(flags, _OTHER_THRESHOLD, 1.0) > 1:
             return None
-        default = self.defaults.get(name)
+        default = self.defaults.get(name, _DEFAULTS.get(name))
         if name in _ON_BY_DEFAULT and default is None:
             default = True
         if name in CAPPED and flags.get(_OTHER_CAPS) is not None:
