@@ -89,13 +89,21 @@ def _between(low: float, high: float, share: float) -> float:
 
 def few_starts(space: SearchSpace, design: Sequence[Point], split: LiveSplit) -> list[Point]:
     """The same design with the launch flags of every third point given to the two after it, so that one engine measures
-    three. The design itself where a dimension depends on another one: there not every mixture is a point."""
-    if any(dimension.when is not None for dimension in space.dimensions):
-        return list(design)
+    three. The design itself where a live setting depends on a launch flag or the other way round: there not every
+    mixture is a point."""
     launch = {d.name for d in space.dimensions if d.target != "flag" or d.name not in split.flags}
+    searched = {d.name for d in space.dimensions}
+    if any(
+        d.when is not None and d.when.name in searched and (d.name in launch) != (d.when.name in launch)
+        for d in space.dimensions
+    ):
+        return list(design)
     leaders = [design[index - index % 3] for index in range(len(design))]
     return [
-        {**point, **{name: value for name, value in leader.items() if name in launch}}
+        {
+            **{name: value for name, value in point.items() if name not in launch},
+            **{name: value for name, value in leader.items() if name in launch},
+        }
         for point, leader in zip(design, leaders, strict=True)
     ]
 
