@@ -1,17 +1,18 @@
 """What engines that outlive their trials save: the same candidates measured in three ways on this machine's CPU.
 
-`python -m benchmarks.reuse [--quick]`. Real vLLM engines, one at a time, tiny-cpu's workload, the same candidates in the
-same order with the same prompts:
+`python -m benchmarks.reuse [--quick]`. Real vLLM engines, one at a time, tiny-cpu's workload, the same candidates in
+the same order with the same prompts:
 
 - `reuse`: engines kept between trials where live settings do, new ones forked (`vtune search`);
 - `forked`: a forked engine for every trial (`--no-reuse`);
 - `spawned`: `python -m vllm.entrypoints.openai.api_server` for every trial, what tools without either do.
 
-A way's time is that of all its trials from first to last, the fork server's import of vLLM included. Its overhead is what
-of that isn't load: start, warm-up, stop and between trials. Figures: `cpu_trials_ratio` (trials in the same time against
-`spawned`), `cpu_overhead_ratio` (overhead per trial against `spawned`), `cpu_overhead_ratio_reuse_only` (against
-`forked`), `<way>_overhead_s_per_trial`, `engine_starts_reuse`; `throughput_rel_diff_median`: of each candidate's output tok/s,
-reused against spawned. Definitions: 12 candidates, 3 launches x 4 live settings; --quick: 1 x 3, not written.
+A way's time is that of all its trials from first to last, the fork server's import of vLLM included. Its overhead is
+what of that isn't load: start, warm-up, stop and between trials. Figures: `cpu_trials_ratio` (trials in the same time
+against `spawned`), `cpu_overhead_ratio` (overhead per trial against `spawned`), `cpu_overhead_ratio_reuse_only`
+(against `forked`), `<way>_overhead_s_per_trial`, `engine_starts_reuse`; `throughput_rel_diff_median`: of each
+candidate's output tok/s, reused against spawned. 12 candidates, 3 launches x 4 live settings; --quick: 1 x 3, not
+written.
 """
 
 from __future__ import annotations
