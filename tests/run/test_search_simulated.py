@@ -105,6 +105,18 @@ def test_the_header_tells_the_devices_and_their_gpu_seconds(mixed: tuple[RunDir,
     assert header.elapsed_s > 1
 
 
+def test_engines_outlive_their_trials(mixed: tuple[RunDir, Diary]) -> None:
+    searched = [record for record in read_trials(mixed[0]) if record.role == "search"]
+    reused = [record for record in searched if record.engine_reused]
+    assert len(reused) >= 0.4 * len(searched)
+    for record in reused:
+        assert record.launched is not None
+        assert record.launched.gpus == record.gpus
+        assert record.launched.flags["max-num-seqs"] == 128
+    started = [record for record in searched if record.books.start_s > 0 and not record.engine_reused]
+    assert max(record.books.start_s for record in reused) < 1 < min(record.books.start_s for record in started)
+
+
 def test_a_finished_run_is_not_run_again(mixed: tuple[RunDir, Diary]) -> None:
     of = problem(trials=TRIALS, sizes=(1, 2))
     diary = Diary()
