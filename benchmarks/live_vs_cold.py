@@ -42,8 +42,7 @@ from autotune.spec.live import LiveSplit
 from autotune.spec.problem import Problem
 from autotune.spec.space_file import Overrides, parse_problem, read_sources
 from autotune.spec.verdict import Measured
-from autotune.trial.climb import Outcome, climb
-from autotune.trial.seams import Launcher
+from benchmarks.one_trial import measured
 from benchmarks.result import Result
 
 SETTINGS: tuple[tuple[str, FlagValue], ...] = (
@@ -114,7 +113,8 @@ def one_of_each(engines: Engines, problem: Problem, pair: int) -> list[Row]:
             sides.reverse()
         for side in sides:
             launcher = engines.launcher("shared" if side == "live" else "plain")
-            outcome = measured(engines, launcher, config, problem, name=f"{pair}-{name}-{side}", seed=pair)
+            trial = f"{pair}-{name}-{side}"
+            outcome = measured(config, problem, engines=engines, launcher=launcher, name=trial, seed=pair)
             if engines.reusing is not None:
                 engines.reusing.close()  # an engine that idles still takes processor time
             assert isinstance(outcome.verdict, Measured), outcome.verdict
@@ -123,29 +123,6 @@ def one_of_each(engines: Engines, problem: Problem, pair: int) -> list[Row]:
             rows.append(row | {metric: float(shown.value(metric) or math.nan) for metric in WITHIN})
             print(rows[-1], flush=True)
     return rows
-
-
-def measured(
-    engines: Engines, launcher: Launcher, config: EngineConfig, problem: Problem, *, name: str, seed: int
-) -> Outcome:
-    story = climb(
-        engines.resolve(config),
-        problem.workload,
-        name=name,
-        slos=(),
-        seed=seed,
-        devices=("cpu",),
-        launcher=launcher,
-        loader=engines.loader,
-        clock=engines.clock,
-        cancelled=lambda: False,
-    )
-    try:
-        while True:
-            next(story)
-    except StopIteration as end:
-        outcome: Outcome = end.value
-        return outcome
 
 
 def intervals(rows: Sequence[Row], setting: str) -> Intervals:

@@ -35,7 +35,7 @@ from autotune.spec.live import LiveSplit
 from autotune.spec.problem import Problem
 from autotune.spec.space_file import Overrides, parse_problem, read_sources
 from autotune.spec.verdict import Measured
-from autotune.trial.climb import Outcome, climb
+from benchmarks.one_trial import measured
 from benchmarks.result import Result
 
 LAUNCHES: tuple[dict[str, FlagValue], ...] = (
@@ -67,7 +67,7 @@ def main() -> None:
     total_s: dict[str, float] = {}
     for way in ("reuse", "forked", "spawned"):
         began = time.monotonic()
-        rows += measure(way, configs, problem, catalogue)
+        rows += one_way(way, configs, problem, catalogue)
         total_s[way] = time.monotonic() - began
     result = Result(name="reuse", figures=figures(rows, total_s, trials=len(configs)))
     print(result.table())
@@ -75,7 +75,7 @@ def main() -> None:
         print(f"written: {result.write(pa.Table.from_pylist(rows))}")
 
 
-def measure(way: str, configs: list[EngineConfig], problem: Problem, catalogue: Catalogue) -> list[Row]:
+def one_way(way: str, configs: list[EngineConfig], problem: Problem, catalogue: Catalogue) -> list[Row]:
     options = SearchOptions(
         vllm_python=Path(catalogue.python), platform=catalogue.platform, fork=way != "spawned", reuse=way == "reuse"
     )
@@ -90,23 +90,14 @@ def measure(way: str, configs: list[EngineConfig], problem: Problem, catalogue: 
         try:
             for number, config in enumerate(configs):
                 began = time.monotonic()
-                story = climb(
-                    engines.resolve(config),
-                    problem.workload,
-                    name=f"{number:04d}-1",
-                    slos=problem.slos,
-                    seed=number,
-                    devices=kit.devices(()),
+                outcome = measured(
+                    config,
+                    problem,
+                    engines=engines,
                     launcher=engines.launcher("shared"),
-                    loader=engines.loader,
-                    clock=engines.clock,
-                    cancelled=lambda: False,
+                    name=f"{number:04d}-1",
+                    seed=number,
                 )
-                try:
-                    while True:
-                        next(story)
-                except StopIteration as end:
-                    outcome: Outcome = end.value
                 if not isinstance(outcome.verdict, Measured):
                     raise SystemExit(f"{way}, candidate {number}: {outcome.verdict}")
                 row: Row = {"way": way, "candidate": number, "reused": outcome.reused}
