@@ -25,12 +25,11 @@ import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from autotune.engine.catalogue import read_catalogue
 from autotune.run.engines import EngineKit
 from autotune.run.options import SearchOptions
-from autotune.spec.space_file import Overrides, parse_problem, read_sources
 from autotune.spec.verdict import Measured
 from autotune.trial.climb import Outcome, Snapshot, climb
+from benchmarks.one_trial import tiny_problem
 from benchmarks.result import RESULTS, Result
 
 RUNS, QUICK_RUNS = 20, 3
@@ -67,10 +66,7 @@ def main() -> None:
 
 
 def measure(quiet_runs: int, *, longest_s: float) -> list[dict[str, float | bool | None]]:
-    catalogue = read_catalogue(None)
-    problem = parse_problem(
-        read_sources("tiny-cpu", None), catalogue=catalogue, allow_quality_loss=False, allow=(), overrides=Overrides()
-    )
+    problem, catalogue = tiny_problem()
     options = SearchOptions(vllm_python=Path(catalogue.python), platform=catalogue.platform)
     kit = EngineKit(options=options, known_flags=frozenset(catalogue.flags) | catalogue.server_flags)
     rows: list[dict[str, float | bool | None]] = []

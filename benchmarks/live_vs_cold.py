@@ -32,7 +32,6 @@ import aiohttp
 import numpy as np
 import pyarrow as pa
 
-from autotune.engine.catalogue import read_catalogue
 from autotune.engine.live import LiveRefused, LiveSettings, LiveState
 from autotune.run.engines import EngineKit, Engines
 from autotune.run.options import SearchOptions
@@ -40,9 +39,8 @@ from autotune.spec.config import EngineConfig, FlagValue
 from autotune.spec.endpoint import Endpoint
 from autotune.spec.live import LiveSplit
 from autotune.spec.problem import Problem
-from autotune.spec.space_file import Overrides, parse_problem, read_sources
 from autotune.spec.verdict import Measured
-from benchmarks.one_trial import measured
+from benchmarks.one_trial import measured, tiny_problem
 from benchmarks.result import Result
 
 SETTINGS: tuple[tuple[str, FlagValue], ...] = (
@@ -68,10 +66,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="1 pair, 20 changes during 400 requests; not written")
     quick = parser.parse_args().quick
-    catalogue = read_catalogue(None)
-    problem = parse_problem(
-        read_sources("tiny-cpu", None), catalogue=catalogue, allow_quality_loss=False, allow=(), overrides=Overrides()
-    )
+    problem, catalogue = tiny_problem()
     kit = EngineKit(
         options=SearchOptions(vllm_python=Path(catalogue.python), platform=catalogue.platform),
         known_flags=frozenset(catalogue.flags) | catalogue.server_flags,

@@ -26,16 +26,14 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from autotune.engine.catalogue import read_catalogue
 from autotune.run.engines import EngineKit
 from autotune.run.options import SearchOptions
 from autotune.spec.catalogue import Catalogue
 from autotune.spec.config import EngineConfig, FlagValue
 from autotune.spec.live import LiveSplit
 from autotune.spec.problem import Problem
-from autotune.spec.space_file import Overrides, parse_problem, read_sources
 from autotune.spec.verdict import Measured
-from benchmarks.one_trial import measured
+from benchmarks.one_trial import measured, tiny_problem
 from benchmarks.result import Result
 
 LAUNCHES: tuple[dict[str, FlagValue], ...] = (
@@ -56,10 +54,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="one launch, three candidates; not written")
     quick = parser.parse_args().quick
-    catalogue = read_catalogue(None)
-    problem = parse_problem(
-        read_sources("tiny-cpu", None), catalogue=catalogue, allow_quality_loss=False, allow=(), overrides=Overrides()
-    )
+    problem, catalogue = tiny_problem()
     pairs = product(LAUNCHES[:1] if quick else LAUNCHES, LIVE[:3] if quick else LIVE)
     default = problem.space.default()
     configs = [EngineConfig(model=default.model, flags={**default.flags, **launch, **live}) for launch, live in pairs]

@@ -40,9 +40,6 @@ class _Held:
     owned: ExitStack
     name: str
 
-    def end(self) -> None:
-        self.owned.close()
-
 
 @dataclass(slots=True, kw_only=True)
 class ReusingLauncher:
@@ -78,7 +75,7 @@ class ReusingLauncher:
         """Ends the engine that is kept. Raises as `start`'s contexts do."""
         held, self._held = self._held, None
         if held is not None:
-            held.end()
+            held.owned.close()
 
     @contextmanager
     def _engine(

@@ -26,11 +26,11 @@ from autotune.history.tables import requests_table, to_bytes
 from autotune.run.engines import EngineKit
 from autotune.run.recorder import MAX_LOG_BYTES, Delivered
 from autotune.run.task import TrialTask
-from autotune.spec.config import EngineConfig
 from autotune.spec.objective import Slo
-from autotune.spec.verdict import Books, Broken, Infeasible
+from autotune.spec.verdict import Books, Broken
 from autotune.spec.workload import Workload
 from autotune.trial.climb import Outcome, Snapshot, climb
+from autotune.trial.shared_engine import blameless
 
 log = logging.getLogger(__name__)
 
@@ -188,17 +188,6 @@ class TrialActor(tune.Trainable):  # type: ignore[misc]  # ray has no types
             if other.is_dir() and other.name != self._engines.log_name:
                 shutil.rmtree(other, ignore_errors=True)
         return found
-
-
-def blameless(outcome: Outcome, config: EngineConfig) -> Outcome:
-    """An engine that was started for several configurations and died says nothing about the one that ran at the end:
-    that one is tried again in an engine of its own."""
-    shared = outcome.reused or (outcome.launched is not None and outcome.launched.key != config.key)
-    if not (shared and isinstance(outcome.verdict, Infeasible)):
-        return outcome
-    verdict = outcome.verdict
-    error = f"{verdict.cause} in an engine that was started for other configurations too: {verdict.evidence}"
-    return replace(outcome, verdict=Broken(error=error, cause="infra.shared_engine"))
 
 
 def _tail(file: Path) -> bytes:

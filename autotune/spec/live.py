@@ -20,8 +20,11 @@ SWITCHED = ("enable-chunked-prefill", "enable-prefix-caching")
 FREE = ("long-prefill-token-threshold", "scheduling-policy")
 LIVE_FLAGS = (*CAPPED, *SWITCHED, *FREE)
 
-_ON_BY_DEFAULT = ("enable-chunked-prefill", "enable-prefix-caching")
-_DEFAULTS: Mapping[str, FlagValue] = {"long-prefill-token-threshold": 0, "scheduling-policy": "fcfs"}
+_DEFAULTS: Mapping[str, FlagValue] = {
+    "long-prefill-token-threshold": 0,
+    "scheduling-policy": "fcfs",
+    **dict.fromkeys(SWITCHED, True),
+}
 _OTHER_THRESHOLD = "max-num-partial-prefills"
 """Where it is above 1, vLLM chooses a long-prefill-token-threshold of its own."""
 _OTHER_CAPS = "performance-mode"
@@ -30,23 +33,20 @@ _OTHER_CAPS = "performance-mode"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveSplit:
-    """`flags` can be changed in a running engine, by the installed vLLM's word and by what has been shown of them;
-    `defaults` are vLLM's own values of flags that aren't given; `most`: the largest values that the space has."""
+    """`flags` are changed in a running engine where it takes them; `defaults` are vLLM's own values of flags that
+    aren't given; `most`: the largest values that the space has."""
 
     flags: frozenset[str] = frozenset(LIVE_FLAGS)
     defaults: Mapping[str, FlagValue] = field(default_factory=dict)
     most: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
-    def of(
-        cls, space: SearchSpace, defaults: Mapping[str, FlagValue], *, flags: Collection[str] = LIVE_FLAGS
-    ) -> LiveSplit:
+    def of(cls, space: SearchSpace, defaults: Mapping[str, FlagValue]) -> LiveSplit:
         searched = {
             name: [v for v in space.values_of(name) if isinstance(v, int) and not isinstance(v, bool)]
             for name in CAPPED
         }
         return cls(
-            flags=frozenset(flags),
             defaults={k: v for k, v in defaults.items() if v is not None},
             most={name: max(values) for name, values in searched.items() if values},
         )
@@ -108,8 +108,6 @@ class LiveSplit:
         if name == "long-prefill-token-threshold" and number_of(flags, _OTHER_THRESHOLD, 1.0) > 1:
             return None
         default = self.defaults.get(name, _DEFAULTS.get(name))
-        if name in _ON_BY_DEFAULT and default is None:
-            default = True
         if name in CAPPED and flags.get(_OTHER_CAPS) is not None:
             return None
         if name == "max-num-batched-tokens" and flags.get("enable-chunked-prefill") is False:

@@ -1,11 +1,11 @@
 from __future__ import annotations
 
-from autotune.run.actor import blameless
 from autotune.run.idle_engines import LIVE_S, IdleEngines
 from autotune.spec.config import EngineConfig
 from autotune.spec.live import LiveSplit
 from autotune.spec.verdict import Books, Broken, Infeasible
 from autotune.trial.climb import Outcome
+from autotune.trial.shared_engine import blameless
 
 SPLIT = LiveSplit(defaults={"max-num-seqs": 128, "max-num-batched-tokens": 2048})
 
